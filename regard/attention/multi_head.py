@@ -17,9 +17,9 @@ from regard.attention.kind import Cache, KeyValues, Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import dispatch
+from regard.ops.dispatch import list_modules
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, LinearSlice
-from regard.ops.modules import list_modules
 from regard.ops.rotary import rotate_qkv
 
 QKVHook = Callable[["Attention", Tensor, Tensor, Tensor, Mask], None]

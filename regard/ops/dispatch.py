@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,12 +64,7 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
 
 
-# Conditions of single kernels and of fused blocks
-
-
-def fused_block_applies(x: Tensor, norm: nn.LayerNorm) -> bool:
-    """Return whether a block with this norm on x, (B, T, W), is computed by its function in `regard.ops.fused`."""
-    return FUSED_ENABLED and add_norm_kernel_applies(x, norm)
+# Conditions of single kernels
 
 
 def add_norm_kernel_applies(x: Tensor, norm: nn.LayerNorm) -> bool:
@@ -104,6 +99,54 @@ def feed_forward_backward_kernel_applies(grad: Tensor, weight: Tensor, activated
         return False
     aligned = all(x.data_ptr() % 16 == 0 for x in tensors) and weight.shape[0] % 8 == 0
     return aligned and weight.shape[1] % columns == 0 and torch.cuda.get_device_capability(grad.device) == (9, 0)
+
+
+# Fused blocks, see `regard.ops.fused`. Modules are passed as `Any` because ops must not import layers.
+
+
+def fused_block_applies(block: Any, x: Tensor) -> bool:
+    """Return whether a block on x, (B, T, W), is computed by its fused function, which calls no hooks of submodules."""
+    if not fused_kernels_apply(x, block.norm1):
+        return False
+    plain_residual = block.drop_path.rate == 0 and block.scale1 is None
+    supported = (block.pre_norm or plain_residual) and not block.attention.projection_dropout.p
+    return supported and not any(map(_has_hooks, list_modules(block)[1:]))
+
+
+def fused_kernels_apply(x: Tensor, norm: nn.LayerNorm) -> bool:
+    """Return whether the kernels of fused blocks support x, (B, T, W), and a norm of the block."""
+    return FUSED_ENABLED and add_norm_kernel_applies(x, norm)
+
+
+def class_token_block_applies(blocks: Any) -> bool:
+    """Return whether the last of several blocks may be computed for the class token alone.
+
+    Hooks of an attention, such as those of `probe`, need the queries of all tokens.
+    """
+    return FUSED_ENABLED and not any(block.attention.qkv_hook is not None for block in blocks)
+
+
+def fused_embedding_applies(embedding: Any, tokens: Tensor) -> bool:
+    """Return whether tokens are embedded by kernel, which supports position tables without gradient only."""
+    learned = embedding.positions is not None and any(True for _ in embedding.positions.parameters())
+    return FUSED_ENABLED and not learned and embedding_kernel_applies(tokens, embedding.weight)
+
+
+def list_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the model and all its submodules; a shared module is listed once per parent.
+
+    `nn.Module.modules` removes duplicates and takes ten times as long, too long for conditions checked at every call.
+    """
+    modules = [model]
+    for module in modules:  # the list grows during the loop
+        if children := module._modules:
+            modules += [child for child in children.values() if child is not None]
+    return modules
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    forward, backward = module._forward_hooks or module._forward_pre_hooks, module._backward_hooks
+    return bool(forward or backward or module._backward_pre_hooks)
 
 
 # Attention; q, k and v are (B, H, tokens, D)

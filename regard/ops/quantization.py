@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.ops.modules import list_modules
+from regard.ops.dispatch import list_modules
 
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 DEVICES: dict[Precision, tuple[str, ...]] = {

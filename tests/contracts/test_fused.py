@@ -58,7 +58,7 @@ def fused_enabled(dtype: torch.dtype) -> Iterator[None]:
     """Select fused blocks on any device. In float64 no kernels are used; float16 means autocast."""
     with pytest.MonkeyPatch.context() as patch:
         if dtype == torch.float64:
-            patch.setattr(dispatch, "fused_block_applies", lambda x, norm: torch.is_grad_enabled())
+            patch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: torch.is_grad_enabled())
             patch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
         else:
             patch.setattr(dispatch, "INTERPRETED", True)

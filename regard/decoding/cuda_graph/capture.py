@@ -15,7 +15,7 @@ from regard.decoding.config import NATSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
-from regard.ops.modules import list_modules, list_tensors
+from regard.ops.dispatch import list_modules
 
 Pool = Any  # result of torch.cuda.graph_pool_handle(), or None
 
@@ -78,7 +78,11 @@ class StaticGraph:
 
 def weight_addresses(model: nn.Module) -> tuple[int, ...]:
     """Return the addresses of all parameters and buffers. A captured graph is valid while they do not change."""
-    return tuple([tensor.data_ptr() for tensor in list_tensors(model)])
+    tensors: list[Tensor | None] = []
+    for module in list_modules(model):
+        tensors += module._parameters.values()
+        tensors += module._buffers.values()
+    return tuple([tensor.data_ptr() for tensor in tensors if tensor is not None])
 
 
 def grow_position_tables(model: nn.Module, length: int) -> None:

@@ -37,21 +37,6 @@ from regard.ops.linear import (
     round_to,
 )
 from regard.ops.linear_backward import Activation, matmul_activation_backward, sum_columns
-from regard.ops.modules import list_modules
-
-
-def applies(block: Any, x: Tensor) -> bool:
-    """Return whether a block is computed by its fused function, which calls no hooks of submodules."""
-    if not dispatch.fused_block_applies(x, block.norm1):
-        return False
-    plain_residual = block.drop_path.rate == 0 and block.scale1 is None
-    supported = (block.pre_norm or plain_residual) and not block.attention.projection_dropout.p
-    return supported and not any(map(_has_hooks, list_modules(block)[1:]))
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    forward, backward = module._forward_hooks or module._forward_pre_hooks, module._backward_hooks
-    return bool(forward or backward or module._backward_pre_hooks)
 
 
 def encoder_block(block: Any, x: Tensor, mask: Any, positions: Tensor | None) -> Tensor:
@@ -99,20 +84,12 @@ def swin_block(block: Any, x: Tensor, windows: Any, mask: Any) -> Tensor:
     return _add(block, x, _feed_forward(block.feed_forward, y), None)
 
 
-def class_token_applies(blocks: Any) -> bool:
-    """Return whether the last of several blocks may be computed for the class token alone.
-
-    Hooks of an attention, such as those of `probe`, need the queries of all tokens.
-    """
-    return dispatch.FUSED_ENABLED and not any(block.attention.qkv_hook is not None for block in blocks)
-
-
 def class_token_block(block: Any, x: Tensor, mask: Any, positions: Tensor | None) -> Tensor:
     """`EncoderBlock.forward` of a pre-norm block for the first token only, (B, T, W) to (B, 1, W)."""
     y: Tensor
     first_position = None if positions is None else positions[:, :1]
     rotary = {"mask": mask, "positions": first_position, "source_positions": positions}
-    if not applies(block, x):
+    if not dispatch.fused_block_applies(block, x):
         y = block.norm1(x)
         x = x[:, :1] + block.branch(block.attention(y[:, :1], y, **rotary), block.scale1)
         y = x + block.branch(block.feed_forward(block.norm2(x)), block.scale2)
@@ -121,12 +98,6 @@ def class_token_block(block: Any, x: Tensor, mask: Any, positions: Tensor | None
     context, _ = _cross_attention(block.attention, y[:, :1], y, rotary)
     x, y = _add_and_norm_next(block, x[:, :1], context, block.attention.out, block.scale1, block.norm2)
     return _add(block, x, _feed_forward(block.feed_forward, y), block.scale2)
-
-
-def embedding_applies(embedding: Any, tokens: Tensor) -> bool:
-    """Return whether tokens are embedded by kernel, which supports position tables without gradient only."""
-    learned = embedding.positions is not None and any(True for _ in embedding.positions.parameters())
-    return dispatch.FUSED_ENABLED and not learned and dispatch.embedding_kernel_applies(tokens, embedding.weight)
 
 
 def embedding(

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.ops import dispatch
+from regard.ops.dispatch import list_modules
 from regard.ops.linear import Linear
-from regard.ops.modules import list_modules
 
 Function = Callable[[Tensor], Tensor]
 
