@@ -100,8 +100,8 @@ class Attention(nn.Module):
         if key_values is not None:
             x = self._merge_hypotheses(x, key_values)
         context_BTW = self.context(self._project(x, source), key_values, **options).reshape(B, T, self.width)
-        y_BTW: Tensor = self.projection_dropout(self.out(context_BTW))
-        return y_BTW
+        y_BTW: Tensor = self.out(context_BTW)
+        return self.projection_dropout(y_BTW) if self.training else y_BTW
 
     def context(
         self,

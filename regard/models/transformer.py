@@ -148,8 +148,9 @@ class Embedding(nn.Module):
         x = F.embedding(tokens, self.weight) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions, longest)
-        y: Tensor = self.dropout(x)
-        return y if dtype is None else y.to(dtype)
+        if self.training:
+            x = self.dropout(x)
+        return x if dtype is None else x.to(dtype)
 
 
 class DecoderState:

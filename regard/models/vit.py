@@ -223,7 +223,9 @@ class ViT(ImageModel):
         if keep is not None:
             x = gather_tokens(x, keep)
             coordinates = None if coordinates is None else gather_tokens(coordinates.expand(len(x), -1, -1), keep)
-        x = self.dropout(self._prepend_tokens(x))
+        x = self._prepend_tokens(x)
+        if self.training:
+            x = self.dropout(x)
         if self.config.positions != "rotary" or coordinates is None:
             return x, None
         return x, self._prepend_origin(coordinates)
