@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from regard.errors import UserError
@@ -59,8 +62,6 @@ class Checkpoint:
         """
         if like is None and (self.path / TENSORS).exists():
             return safetensors.torch.load_file(self.path / TENSORS)
-        from regard.training.shards import load_shards
-
         return load_shards(self.path, like or (lambda name: None))
 
 
@@ -88,8 +89,6 @@ def save_sharded_checkpoint(
     Raises:
         UserError: one process cannot write; raised in all processes.
     """
-    from regard.training.shards import save_shards
-
     target, partial = _paths(folder, step)
 
     def publish() -> None:
@@ -254,3 +253,53 @@ def _prune(folder: Path, step: int, keep: int) -> None:
     partial = [path for path in folder.iterdir() if path.name.startswith(".step-")]
     for path in [*(path for path in paths if path not in kept), *partial]:
         shutil.rmtree(path, ignore_errors=True)  # retried at the next checkpoint
+
+
+# Sharded tensors: torch.distributed.checkpoint with safetensors files, whose headers describe the shards that they
+# contain, so that any number of processes can read them.
+
+
+def save_shards(folder: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    """Write the shards of each process to its own file; tensors that all processes share are written once.
+
+    Raises:
+        OSError: a process cannot write; raised in all processes.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        save(tensors, storage_writer=writer, process_group=group)
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        if isinstance(cause, OSError | safetensors.SafetensorError):
+            raise cause from None
+        raise RuntimeError(f"process {rank} could not save its shards") from cause
+
+
+def load_shards(folder: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
+    """Read all tensors by name; only the shards of this process if `like` returns a sharded tensor."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    tensors = {
+        name: _empty(tuple(found.size), found.properties.dtype, like(name))
+        for name, found in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(found, TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # each process reads its own shards
+        load(tensors, storage_reader=reader, no_dist=True)
+    return tensors
+
+
+def _empty(size: tuple[int, ...], dtype: torch.dtype, like: Tensor | None) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(like, DTensor) and like.shape == size:
+        return torch.empty_like(like, dtype=dtype)
+    return torch.empty(size, dtype=dtype)

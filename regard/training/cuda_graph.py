@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from regard.training.batches import signature_of, tensors_of, with_tensors
-
 B = TypeVar("B")
 T = TypeVar("T")
 
+HOST_ONLY = {"host_only": True}
+"""Metadata of a dataclass field that no kernel depends on: it may differ between replays of a CUDA graph."""
 WARMUP_STEPS = 3
 """Number of eager steps on batches of one shape before capture, in which libraries and kernels are initialised."""
 
@@ -94,3 +95,47 @@ def _copy_with_strides(tensor: Tensor) -> Tensor:
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return tensor.clone()  # expanded tensors cannot be copied into
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+# Batches are nested dataclasses, tuples and lists that contain tensors.
+
+
+def tensors_of(batch: Any) -> list[Tensor]:
+    """Return all tensors of a batch in a fixed order."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    return [tensor for part in _parts(batch) for tensor in tensors_of(part)]
+
+
+def with_tensors(batch: B, tensors: list[Tensor]) -> B:
+    """Return a copy of the batch with its tensors replaced, in the order of `tensors_of`."""
+    replaced: B = _replace_tensors(batch, iter(tensors))
+    return replaced
+
+
+def signature_of(batch: Any) -> Hashable:
+    """Return everything that a captured CUDA graph depends on: shapes, dtypes and all values outside of tensors."""
+    if isinstance(batch, Tensor):
+        return batch.shape, batch.stride(), batch.dtype, batch.device
+    if isinstance(batch, (bool, int, float, str)) or batch is None:
+        return batch
+    return type(batch), tuple(signature_of(part) for part in _parts(batch))
+
+
+def _parts(batch: Any) -> Sequence[Any]:
+    if isinstance(batch, (tuple, list)):
+        return batch
+    if is_dataclass(batch):
+        return [getattr(batch, field.name) for field in fields(batch) if "host_only" not in field.metadata]
+    return ()
+
+
+def _replace_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
+    if isinstance(batch, Tensor):
+        return next(tensors)
+    if isinstance(batch, (tuple, list)):
+        return type(batch)([_replace_tensors(part, tensors) for part in batch])
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in fields(batch) if "host_only" not in field.metadata and field.init]
+        return replace(batch, **{name: _replace_tensors(getattr(batch, name), tensors) for name in names})
+    return batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,14 +14,15 @@ from typing import NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import UserError
 from regard.runtime import Interrupted, choose_device
-from regard.training.rendezvous import meet
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
+RENDEZVOUS_TIMEOUT, POLL_INTERVAL = 1800.0, 0.01  # seconds
 TIMEOUT = timedelta(days=7)  # other processes wait this long while the main process validates or trains a tokenizer
 
 
@@ -172,7 +174,7 @@ def joined(device_name: str) -> Iterator[Processes]:
         return
     device = _own_device(device_name)
     store, rank, world = next(rendezvous("env://"))
-    store = meet(store, rank, world)
+    store = fresh_store(store, rank, world)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world)
     group = dist.new_group(backend="gloo", timeout=TIMEOUT)
     try:
@@ -247,3 +249,37 @@ def _own_device(name: str) -> torch.device:
 
 def _means_lost_process(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+
+
+def fresh_store(store: Store, rank: int, world: int, timeout: float = RENDEZVOUS_TIMEOUT) -> Store:
+    """Return a part of the store for this start of the processes alone.
+
+    torchrun keeps one store for all its restarts, in which a process may find the address of one that was killed
+    (pytorch#135712). Therefore the main process chooses a new prefix for each start. The other processes announce
+    themselves with a random token, and only running processes wait for the answer to their token.
+
+    Raises:
+        TimeoutError: a process did not announce itself in time.
+    """
+    if rank:
+        token = uuid.uuid4().hex
+        store.set(f"regard/hello/{rank}", token)
+        prefix = store.get(f"regard/welcome/{token}").decode()  # waits
+        store.set(f"regard/joined/{prefix}/{rank}", "")
+    else:
+        prefix = uuid.uuid4().hex
+        _welcome_all(store, prefix, set(range(1, world)), timeout)
+    return PrefixStore(prefix, store)
+
+
+def _welcome_all(store: Store, prefix: str, missing: set[int], timeout: float) -> None:
+    """Answer all tokens, also those of killed processes, until every running process has joined."""
+    deadline = time.monotonic() + timeout
+    while missing := {rank for rank in missing if not store.check([f"regard/joined/{prefix}/{rank}"])}:
+        for rank in missing:
+            if store.check([f"regard/hello/{rank}"]):
+                token = store.get(f"regard/hello/{rank}").decode()
+                store.set(f"regard/welcome/{token}", prefix)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {min(missing)} has not joined")
+        time.sleep(POLL_INTERVAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -383,7 +384,9 @@ class TrainingLoop(Generic[B]):
         for name in names:
             path = self.out / name
             with reporting_write_errors(path, self.checkpoints), replace_folder(path) as folder:
-                self.task.save(folder, model, {"step": self.state.step, "validation": scores})
+                self.task.save(folder, model)
+                text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
+                (folder / "scores.json").write_text(text, encoding="utf-8")
 
     def save(self) -> None:
         """Save a checkpoint."""

@@ -163,13 +163,13 @@ class Task(ABC, Generic[B]):
     def largest_batch(self) -> B:
         """Return a batch that needs as much memory as any training batch, on the model's device."""
 
-    @abstractmethod
-    def count(self, batch: B) -> int:
+    def count(self, batch: Any) -> int:
         """Return the number of tokens that the loss of this batch is a sum over."""
+        return len(batch)
 
-    @abstractmethod
-    def size(self, batch: B) -> int:
+    def size(self, batch: Any) -> int:
         """Return a number that grows with the memory that the batch needs."""
+        return self.count(batch)
 
     @abstractmethod
     def split(self, batch: B) -> tuple[B, B] | None:
@@ -196,5 +196,5 @@ class Task(ABC, Generic[B]):
         """
 
     @abstractmethod
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
-        """Write a model folder."""
+    def save(self, folder: Path, model: nn.Module) -> None:
+        """Write a model folder; the training loop adds scores.json."""

@@ -1,6 +1,8 @@
 """Training steps in CUDA graphs: they equal eager steps; on a CPU the static tensors are tested alone."""
 
 import json
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
 from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training import cuda_graph
-from regard.training.cuda_graph import StepGraph
+from regard.training.cuda_graph import StepGraph, signature_of, tensors_of, with_tensors
 from regard.training.objectives.nat import NATTargets
 from regard.training.optim import StepCheck
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.state import DataShard, Position
+from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.task import TranslationTask
 from tests.images import image_recipe
 from tests.training.test_loop import Line, points, run, saved
 
@@ -276,3 +281,28 @@ def test_learned_positions_are_captured_if_there_are_enough(
     )
     run_recipe(recipe, tmp_path)
     assert replayed == [1] * 2
+
+
+# Batches
+
+
+def test_tensors_of_a_batch_can_be_replaced(build: Callable[..., TranslationTask]) -> None:
+    task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
+    one, other = (placed.batch for placed in islice(task.batches(Position(), DataShard()), 2))
+    assert one.count != other.count  # otherwise the test is meaningless
+    assert signature_of(one) == signature_of(other)
+    copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])
+    assert isinstance(copy, TextBatch)
+    assert isinstance(copy.target_layout, Packed)
+    assert torch.equal(copy.target_layout.offsets, other.target_layout.offsets)
+    assert torch.equal(task.loss(copy, 1).total, task.loss(other, 1).total)
+    assert all(a is not b for a, b in zip(tensors_of(copy), tensors_of(other), strict=True))
+
+
+def test_signature_depends_on_shapes_dtypes_and_values() -> None:
+    layout = Packed.of([3, 2])
+    assert signature_of(layout) == signature_of(Packed.of([3, 2]))
+    assert signature_of(layout) != signature_of(Packed(layout.offsets, 4, 5))
+    assert signature_of((torch.zeros(2), None)) != signature_of((torch.zeros(3), None))
+    assert signature_of((torch.zeros(2), None)) != signature_of((torch.zeros(2, dtype=torch.int32), None))
+    assert signature_of((torch.zeros(2, 2),)) != signature_of((torch.zeros(2, 2).t(),))

@@ -25,11 +25,18 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.runtime import Interrupted
-from regard.training.distributed import AgreedError, OwnError, Processes, check_accumulation, joined, reporting_once
+from regard.training.distributed import (
+    AgreedError,
+    OwnError,
+    Processes,
+    check_accumulation,
+    fresh_store,
+    joined,
+    reporting_once,
+)
 from regard.training.parallelism import _parameters_only
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.rendezvous import meet
 from regard.training.run import run_recipe
 from regard.training.state import TrainingState
 from tests.conftest import ENVIRONMENT, SMALL, settings_of, small_recipe
@@ -372,7 +379,7 @@ def test_rendezvous_ignores_processes_of_earlier_starts() -> None:
         met: dict[int, Any] = {}
 
         def join(rank: int, met: dict[int, Any] = met) -> None:
-            met[rank] = meet(store, rank, 3)
+            met[rank] = fresh_store(store, rank, 3)
 
         threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
         for thread in threads:
@@ -385,8 +392,8 @@ def test_rendezvous_ignores_processes_of_earlier_starts() -> None:
 
 
 def test_rendezvous_times_out() -> None:
-    with pytest.raises(TimeoutError, match="process 1 has not come"):
-        meet(HashStore(), 0, 2, patience=0.05)
+    with pytest.raises(TimeoutError, match="process 1 has not joined"):
+        fresh_store(HashStore(), 0, 2, timeout=0.05)
 
 
 @pytest.mark.parametrize("tie", ["all", "target", "none"])

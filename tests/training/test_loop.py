@@ -48,9 +48,6 @@ class Line(Task[Batch]):
     def count(self, batch: Batch) -> int:
         return len(batch[0])
 
-    def size(self, batch: Batch) -> int:
-        return len(batch[0])
-
     def split(self, batch: Batch) -> tuple[Batch, Batch] | None:
         half = len(batch[0]) // 2
         return ((batch[0][:half], batch[1][:half]), (batch[0][half:], batch[1][half:])) if half else None
@@ -69,10 +66,9 @@ class Line(Task[Batch]):
         model.eval()
         return Validation({"loss": next(self.losses), "score": next(self.scores)})
 
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+    def save(self, folder: Path, model: nn.Module) -> None:
         assert isinstance(model, nn.Linear)
         (folder / "weights.json").write_text(json.dumps(model.weight.tolist()))
-        (folder / "scores.json").write_text(json.dumps(scores))
 
 
 def points(*sizes: int) -> list[Batch]:

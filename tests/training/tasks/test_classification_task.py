@@ -176,7 +176,7 @@ def test_loss_can_be_monitored(build: Build) -> None:
 
 def test_saved_classifier_gives_the_same_probabilities(build: Build, tmp_path: Path, painted: Path) -> None:
     task = build()
-    task.save(tmp_path, task.model, {"step": 1})
+    task.save(tmp_path, task.model)
     paths = [painted / "test" / "red" / "000.png", painted / "test" / "blue" / "001.png"]
     loaded = Classifier.load(tmp_path)
     assert loaded.classes == ("blue", "green", "red")

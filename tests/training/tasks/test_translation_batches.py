@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
+from regard.training.cuda_graph import tensors_of
 from regard.training.objectives.objective import teacher_forcing_loss
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
+from regard.training.tasks.translation.batches import (
+    ALIGNMENT,
+    PackedShape,
+    TextBatch,
+    collate,
+    concatenate_bytes,
+    split_bytes,
+)
 from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, weights
@@ -128,3 +136,32 @@ def test_recipe_that_cannot_be_compiled_is_rejected(
 ) -> None:
     with pytest.raises(UserError, match=message):
         make_recipe(training__compile=True, **changes)
+
+
+# Moving to a GPU
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), min_size=1, max_size=5),
+    dtypes=st.lists(st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool]), min_size=5, max_size=5),
+)
+def test_concatenated_tensors_can_be_split(shapes: list[tuple[int, int]], dtypes: list[torch.dtype]) -> None:
+    tensors = [torch.arange(a * b).view(a, b).to(dtype) for (a, b), dtype in zip(shapes, dtypes, strict=False)]
+    buffer = concatenate_bytes(tensors)
+    found = split_bytes(buffer, tensors)
+    for mine, theirs in zip(found, tensors, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+        assert (mine.data_ptr() - buffer.data_ptr()) % ALIGNMENT == 0 or not mine.numel()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_batch_is_moved_to_a_gpu_in_one_copy(build: Build, layout: str) -> None:
+    task = build(batch__layout=layout, batch__tokens=150)
+    batch = next(iter(task.batches(Position(), DataShard()))).batch
+    moved = batch.to(torch.device("cuda"))
+    assert batch.to(torch.device("cpu")) is batch
+    assert all(tensor.is_cuda for tensor in tensors_of(moved))
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(tensors_of(moved), tensors_of(batch), strict=True))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors_of(moved)}) == 1

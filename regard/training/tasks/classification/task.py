@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,12 +121,6 @@ class ClassificationTask(Task[ImageBatch]):
     def largest_batch(self) -> ImageBatch:
         return self.train_batches.first()
 
-    def count(self, batch: ImageBatch) -> int:
-        return len(batch)
-
-    def size(self, batch: ImageBatch) -> int:
-        return len(batch)
-
     def split(self, batch: ImageBatch) -> tuple[ImageBatch, ImageBatch] | None:
         half = len(batch) // 2
         if not half:
@@ -174,9 +167,8 @@ class ClassificationTask(Task[ImageBatch]):
         rows = sample_indices(self.recipe.training.samples, len(predicted))
         return [Sample(self.names[i], classes[int(self.valid.labels[i])], classes[int(predicted[i])]) for i in rows]
 
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+    def save(self, folder: Path, model: nn.Module) -> None:
         Classifier(model, self.preprocessing).save(folder)
-        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
 
 def _place(images: ImageDataset, device: torch.device) -> ImageDataset:

@@ -5,7 +5,6 @@ Shapes: B pairs, H height, W width, K visible patches.
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -164,12 +163,6 @@ class CroCoTask(Task[P]):
         """Return the first batch: no other one has more visible patches."""
         return self._batch(0)
 
-    def count(self, batch: P) -> int:
-        return len(batch)
-
-    def size(self, batch: P) -> int:
-        return len(batch)
-
     def split(self, batch: P) -> tuple[P, P] | None:
         half = len(batch) // 2
         return (batch.part(slice(0, half)), batch.part(slice(half, None))) if half else None
@@ -182,10 +175,9 @@ class CroCoTask(Task[P]):
     def advise(self, batch: P) -> str:
         return f"batch.pairs={len(batch) // 2}" if len(batch) > 1 else "a smaller data.scenes.size, or a smaller model"
 
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+    def save(self, folder: Path, model: nn.Module) -> None:
         assert isinstance(model, CroCo)
         save_model(folder, model, {VIEWS: list(self.recipe.data.scenes.size)})
-        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
     def held_out(self) -> list[Tensor]:
         """Return the numbers of the validation pairs, in chunks of the batch size."""

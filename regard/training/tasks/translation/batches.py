@@ -5,7 +5,7 @@ Shapes: B sentences, S source tokens, T target tokens, N tokens of a packed row,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import Tensor
 from regard.attention.masks import Layout, Packed, Padded
 from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
 from regard.ops.cross_entropy import IGNORE_INDEX
-from regard.training.batches import HOST_ONLY, move
+from regard.training.cuda_graph import HOST_ONLY, tensors_of, with_tensors
 
+ALIGNMENT = 64
+"""Alignment in bytes of tensors that share a buffer, as kernels need it for vectorised loads."""
 SENTENCE_MARGIN = 1.5
 """Maximum number of sentences of a batch of fixed shape, relative to the mean."""
 
@@ -67,7 +69,12 @@ class TextBatch:
         return max(self.source.numel(), self.inputs.numel())
 
     def to(self, device: torch.device) -> TextBatch:
-        return move(self, device)
+        """Move a CPU batch to a device; to a GPU with one asynchronous copy of all its tensors."""
+        if device.type != "cuda":
+            return self
+        tensors = tensors_of(self)
+        buffer = concatenate_bytes(tensors, pinned=True).to(device, non_blocking=True)
+        return with_tensors(self, split_bytes(buffer, tensors))
 
 
 @dataclass(frozen=True)
@@ -194,3 +201,27 @@ def _collate_links(links: RaggedArray) -> Tensor:
     positions = torch.from_numpy(links.tokens).long().view(-1, 2)
     sentences = torch.arange(len(links)).repeat_interleave(torch.from_numpy(links.lengths // 2))
     return torch.cat((sentences[:, None], positions), 1)
+
+
+def concatenate_bytes(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
+    """Copy tensors into one buffer of bytes."""
+    buffer = torch.empty(_offsets(tensors)[-1], dtype=torch.uint8, pin_memory=pinned)
+    for tensor, part in zip(tensors, split_bytes(buffer, tensors), strict=True):
+        part.copy_(tensor)
+    return buffer
+
+
+def split_bytes(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of a buffer with the shapes and dtypes of the tensors that it was concatenated from."""
+    return [
+        buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for start, tensor in zip(_offsets(like), like, strict=False)
+    ]
+
+
+def _offsets(tensors: Sequence[Tensor]) -> list[int]:
+    """Return the first byte of each tensor, followed by the size of the buffer."""
+    offsets = [0]
+    for tensor in tensors:
+        offsets.append(offsets[-1] + -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT)
+    return offsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -257,9 +256,8 @@ class TranslationTask(Task[TextBatch]):
         count: int = sum(loss.count for loss in losses)
         return sum(float(loss.total) for loss in losses) / max(1, count)
 
-    def save(self, folder: Path, model: nn.Module, scores: dict[str, Any]) -> None:
+    def save(self, folder: Path, model: nn.Module) -> None:
         self._translator(model).save(folder)
-        (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
     def _translator(self, model: Any) -> Translator:
         return Translator(model, self.translator.vocabularies, self.translator.languages)
