@@ -75,21 +75,13 @@ def describe_model(model: nn.Module, device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Accumulated(Generic[B]):
-    """Result of accumulating the gradients of a step.
+    """Result of accumulating the gradients of a step."""
 
-    Attributes:
-        losses: losses of the microbatches, detached.
-        tokens: number of tokens that the loss of the step is a mean over.
-        split: number of batches that were split.
-        failed: batches and microbatches that did not fit into memory and were halved.
-        dropped: single examples that did not fit into memory.
-    """
-
-    losses: list[LossSum]
-    tokens: int
-    split: int
-    failed: list[B]
-    dropped: list[B]
+    losses: list[LossSum]  # of the microbatches, detached
+    tokens: int  # that the loss of the step is a mean over
+    split: int  # number of batches that were split
+    failed: list[B]  # did not fit into memory and were halved
+    dropped: list[B]  # single examples that did not fit into memory
 
 
 class Microbatches(Generic[B]):

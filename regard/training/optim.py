@@ -33,13 +33,7 @@ def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW
 
 
 def build_schedule(optim: OptimSettings, steps: int, width: int) -> Callable[[int], float]:
-    """Return a function that maps a step, counted from 1, to its learning rate.
-
-    Args:
-        optim: the schedule, its peak and its warm-up.
-        steps: number of steps of the run.
-        width: width of the model, for the Noam schedule.
-    """
+    """Return a function that maps a step, counted from 1, to its learning rate; Noam depends on the model's width."""
     lr, warmup = optim.lr, max(1, optim.warmup)
 
     def noam(step: int) -> float:
@@ -61,29 +55,19 @@ def build_schedule(optim: OptimSettings, steps: int, width: int) -> Callable[[in
 
 @dataclass(frozen=True)
 class SkippedSteps:
-    """Steps that were skipped since the last report.
-
-    Attributes:
-        number: how many.
-        consecutive: number of consecutive skipped steps up to now, including earlier reports.
-        last: the last skipped step.
-        reason: why it was skipped.
-        advice: what to change if many steps are skipped for this reason.
-    """
+    """Steps that were skipped since the last report."""
 
     number: int
-    consecutive: int
+    consecutive: int  # up to now, including earlier reports
     last: int
-    reason: str
-    advice: str
+    reason: str  # of the last one
+    advice: str  # if many steps are skipped for this reason
 
 
 class StepCheck:
     """Decides on the device whether a step is taken, and counts skipped steps, without synchronising.
 
-    Args:
-        device: device of losses and gradients.
-        max_norm: gradient norm above which a step is skipped; by default 100 times the mean norm.
+    Without `max_norm`, steps with a gradient norm above 100 times the mean are skipped.
     """
 
     def __init__(self, device: torch.device, max_norm: float | None = None) -> None:
@@ -94,13 +78,7 @@ class StepCheck:
         self.reported = 0
 
     def check(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether to take a step, as a boolean tensor.
-
-        Args:
-            step: number of the step.
-            loss: its mean loss.
-            norm: its gradient norm.
-        """
+        """Return whether to take a step with this mean loss and gradient norm, as a boolean tensor."""
         if KERNELS_ENABLED and self.counters.is_cuda and isinstance(step, Tensor):
             return self.check_with_kernel(step, loss, norm)
         total, consecutive, *last, taken_steps, norm_sum = self.counters

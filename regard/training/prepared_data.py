@@ -9,22 +9,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from regard.data.store import DamagedStoreError
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
 from regard.training.progress import Progress
 
 FINGERPRINTS = "fingerprints.json"
 Fingerprints = dict[str, Any]
+T = TypeVar("T")
 
 
 def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
-    """Read what the data in a folder was prepared from: files, settings, the number of skipped examples, and more.
-
-    Args:
-        folder: folder of the prepared data.
-        further: keys that must be present besides, and the types of their values.
+    """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -47,12 +45,7 @@ def write_fingerprints(folder: Path, fingerprints: Fingerprints) -> None:
 
 
 def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> None:
-    """Check that files are unchanged; their location does not matter.
-
-    Args:
-        files: the files by key.
-        before: their fingerprints by key.
-        owner: what was created from them, for messages.
+    """Check that files are unchanged since `owner` was created; their location does not matter.
 
     Raises:
         UserError: a file was changed, added or removed.
@@ -71,11 +64,7 @@ def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> 
 
 
 def check_data_settings(settings: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
-    """Check that data was prepared with these settings.
-
-    Raises:
-        UserError: a setting differs.
-    """
+    """Raise a UserError if data was prepared with other settings."""
     for key, now in settings.items():
         if before.get(key) != now:
             raise UserError(
@@ -107,13 +96,7 @@ def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerpr
 
 
 def make_shared_store(store: Path, make: Callable[[Path], None], what: str, progress: Progress) -> None:
-    """Create the data in a shared store unless it exists; concurrent runs wait for the first one.
-
-    Args:
-        store: folder of the store.
-        make: writes the data into an empty folder.
-        what: what the store contains, for messages.
-        progress: reports waiting.
+    """Create a shared store of `what` unless it exists; `make` writes it into an empty folder. Other runs wait.
 
     Raises:
         UserError: the folder exists and is not such a store.
@@ -128,18 +111,25 @@ def make_shared_store(store: Path, make: Callable[[Path], None], what: str, prog
         raise UserError(f"{store}: exists and is not a store of {what}; set data.store to another folder")
 
 
+def open_store(folder: Path, read: Callable[[Path], T], write: Callable[[Path], object], progress: Progress) -> T:
+    """Open a store with `read`; if it is damaged, create it again with `write`."""
+    recover_folder(folder)
+    try:
+        return read(folder)
+    except DamagedStoreError as damage:
+        progress.print(f"{folder}: damaged ({damage}); creating it again")
+    with replace_folder(folder) as fresh:
+        write(fresh)
+    return read(folder)
+
+
 _locked_folders: set[int] = set()
 """File descriptors of the folders that this process has locked."""
 
 
 @contextmanager
 def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
-    """Lock a folder against other processes inside the block.
-
-    Args:
-        folder: the folder, which must exist.
-        on_locked: called if another process holds the lock; if it returns, wait for the lock.
-    """
+    """Lock a folder against other processes; if one holds the lock, call `on_locked`, then wait."""
     descriptor = os.open(folder, os.O_RDONLY)
     _locked_folders.add(descriptor)
     try:

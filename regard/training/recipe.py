@@ -135,8 +135,7 @@ class Recipe(Settings, ABC):
             given: values by `group.key`.
 
         Raises:
-            UserError: the file is missing or not YAML, a key is unknown, a value is wrong, or the model is of another
-                kind than this class of recipe is for.
+            UserError: the file cannot be read, a key is unknown, a value is wrong, or the recipe is for another task.
         """
         from regard.training.tasks.registry import check_groups, task_of  # which imports the subclasses
 
@@ -217,13 +216,11 @@ def build_model_config(
     """Build the configuration of a model from the `model` group of a recipe.
 
     Args:
-        config_type: class of the configuration, with one class method per preset.
-        keys: the `model` group, which may contain `preset`.
+        config_type: class of the configuration; each preset is a class method, called with `args` and `kwargs`.
+        keys: the `model` group.
         presets: names of the presets.
         default: preset if none is given.
         derived: keys that the recipe must not set, and what they follow from.
-        args: positional arguments of the preset.
-        kwargs: keyword arguments of the preset.
 
     Raises:
         UserError: a key or preset is unknown, or a value is wrong.

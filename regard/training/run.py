@@ -77,15 +77,7 @@ def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task
 
 
 class Run:
-    """A training run in a folder, as seen from one of its processes.
-
-    Args:
-        recipe: settings of the run.
-        out: the run folder.
-        progress: console output.
-        interruptions: receives Ctrl-C and SIGTERM.
-        processes: the processes that train together.
-    """
+    """A training run in the folder `out`, as seen from one of its processes."""
 
     def __init__(
         self, recipe: Recipe, out: Path, progress: Progress, interruptions: Interruptions, processes: Processes

@@ -21,6 +21,10 @@ from regard.training.weight_average import WeightAverage
 # Prefixes and names of tensors in a checkpoint.
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
 RANDOM_CPU, RANDOM_CUDA, STEP_CHECK = "random.cpu", "random.cuda", "step_check"
+PLAIN_VALUES = (
+    "step", "tokens", "best_step", "best_scores", "stale", "validation_pending", "split_batches", "dropped_examples"
+)  # fmt: skip
+"""Attributes of `TrainingState` that are saved as they are."""
 T = TypeVar("T")
 
 
@@ -175,19 +179,11 @@ class TrainingState:
 
     def values(self) -> dict[str, Any]:
         """Return everything that is not a tensor, by name."""
-        return {
-            "step": self.step,
-            "tokens": self.tokens,
+        return {name: getattr(self, name) for name in PLAIN_VALUES} | {
             "position": asdict(self.position),
             "averaged": 0 if self.average is None else self.average.updates,
-            "best_step": self.best_step,
-            "best_scores": self.best_scores,
-            "stale": self.stale,
-            "validation_pending": self.validation_pending,
             "meter": self.meter.sums(),
             "reported_skips": self.step_check.reported,
-            "split_batches": self.split_batches,
-            "dropped_examples": self.dropped_examples,
             "seconds": self.seconds,
             "processes": self.processes.world,
         }
@@ -209,13 +205,12 @@ class TrainingState:
             moments.setdefault(int(index), {})[key] = tensor.clone()
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        self.step, self.tokens, self.position = values["step"], values["tokens"], Position(**values["position"])
-        self.best_step, self.best_scores = values["best_step"], values["best_scores"]
-        self.stale, self.validation_pending = values["stale"], values["validation_pending"]
+        for name in PLAIN_VALUES:
+            setattr(self, name, values[name])
+        self.position = Position(**values["position"])
         self.meter.restore(**values["meter"])
         self.step_check.counters = tensors[STEP_CHECK].to(self.device)
         self.step_check.reported = values["reported_skips"]
-        self.split_batches, self.dropped_examples = values["split_batches"], values["dropped_examples"]
         self._start_time = time.perf_counter() - values["seconds"]
         if values["processes"] == self.processes.world:
             self._restore_random_states(tensors)

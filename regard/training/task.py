@@ -25,17 +25,12 @@ Step = int | Tensor
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss of a batch as a sum over tokens (or images, or pairs).
+    """Loss of a batch as a sum over tokens (or images, or pairs)."""
 
-    Attributes:
-        total: the sum, with its autograd graph.
-        count: number of tokens that it is a sum over.
-        logged: further sums for the metrics log, detached; all batches of a step have the same names.
-    """
-
-    total: Tensor
-    count: int
+    total: Tensor  # with its autograd graph
+    count: int  # number of tokens that it is a sum over
     logged: dict[str, Tensor] = field(default_factory=dict)
+    """Further sums for the metrics log, detached; all batches of a step have the same names."""
 
 
 @dataclass(frozen=True)
@@ -67,37 +62,24 @@ class DivergedError(UserError):
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A trained model whose weights a run starts from (`init.from`).
-
-    Attributes:
-        folder: the model folder.
-        recipe: the recipe, completed with the settings of this model.
-        tensors: its weights by name.
-        extras: what data preparation and `Task.initialise` need besides, such as its tokenizers.
-    """
+    """A trained model whose weights a run starts from (`init.from`)."""
 
     folder: Path
-    recipe: Any
+    recipe: Any  # completed with the settings of this model
     tensors: dict[str, Tensor]
-    extras: Any
+    extras: Any  # what data preparation and `Task.initialise` need besides, such as its tokenizers
 
 
 class Task(ABC, Generic[B]):
     """How models of one kind are trained: data, model, batches, loss, validation and model folder.
 
     The class methods prepare a run; an object holds the model and the data and serves the training loop.
-
-    Attributes:
-        recipe_type: type of the recipes of this task.
-        unit: what losses are summed over and speed is measured in, in the plural.
-        model: the model that is trained.
-        width: width of the model, which the Noam schedule depends on.
     """
 
     recipe_type: ClassVar[type[Recipe]]
-    unit: ClassVar[str] = "tokens"
+    unit: ClassVar[str] = "tokens"  # what losses are summed over and speed is measured in
     model: nn.Module
-    width: int
+    width: int  # of the model, for the Noam schedule
 
     # Preparation
 

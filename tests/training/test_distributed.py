@@ -199,7 +199,7 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     run_alone(toy, one)
     assert_same_training(one, alone)
     output = launch(3, tmp_path, words(toy, three, training__sharding="fsdp"))
-    assert "resuming from step 6\nthere were 2 processes and there are 3" in output
+    assert "resuming from step 6\nresuming with 3 instead of 2 processes" in output
     assert_same_training(three, alone)
 
 
@@ -413,7 +413,7 @@ def drawn(rank: int, step: int = 0, seed: int = 1) -> float:
     model = nn.Linear(1, 1)
     state = TrainingState(model, torch.optim.AdamW(model.parameters()), processes=Processes(rank, 3))
     state.step = step
-    state.draw_apart(seed)
+    state.seed_processes(seed)
     return torch.rand(1).item()
 
 

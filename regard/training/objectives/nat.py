@@ -152,12 +152,7 @@ class NATTargets:
 
 
 def exact_targets(target_layout: Layout, is_sentence: Tensor | None = None) -> NATTargets:
-    """Return one position for every target token except END.
-
-    Args:
-        target_layout: layout of the labels.
-        is_sentence: for batches of fixed shape, which sequences are sentences, (B,); the others remain padding.
-    """
+    """Return one position for every target token except END; in batches of fixed shape, padding remains padding."""
     if isinstance(target_layout, Padded):
         return NATTargets(Padded(target_layout.lengths - 1, max(0, target_layout.size - 1)))
     if is_sentence is not None:
@@ -243,8 +238,13 @@ class NATObjective:
         targets = upsampled_targets(batch.source_layout, config)
         loss = self._ctc_loss if config.length == "ctc" else self._end_loss
         total, fits = loss(EncodedBatch(model, batch, encoded, targets, is_sentence), step)
+        lengths = batch.target_layout.lengths
+        predicted = lengths - 1 if config.length == "ctc" else lengths + (targets.layout.lengths > lengths)
+        count = (
+            predicted * (fits & is_sentence)
+        ).sum()  # on the device, because `batch.count` is fixed in a CUDA graph
         too_long = (~fits & is_sentence).sum() / is_sentence.sum()
-        return LossSum(total, batch.count, {"too_long": too_long * batch.count})
+        return LossSum(total, batch.count, {"too_long": too_long * count})
 
     def revealed_per_error(self, step: Step) -> float | Tensor:
         """Return the glancing ratio at a step, which may be a tensor."""
@@ -338,15 +338,12 @@ def _rescale(targets: NATTargets, total: Tensor, revealed: Tensor) -> Tensor:
 
 
 def length_loss(model: NATransformer, encoded: Tensor, batch: TextBatch) -> Tensor:
-    """Return the cross-entropy of the length differences, in which each sentence has the weight of its tokens.
-
-    Differences beyond the range of the classifier count as the largest one.
-    """
-    reach = model.config.max_length_offset
+    """Return the cross-entropy of the length differences, in which each sentence has the weight of its tokens."""
+    limit = model.config.max_length_offset
     lengths = batch.target_layout.lengths
-    differences = (lengths - batch.source_layout.lengths).clamp(-reach, reach)
+    differences = (lengths - batch.source_layout.lengths).clamp(-limit, limit)
     logits = model.length_logits(encoded, batch.source_layout).float()
-    losses = F.cross_entropy(logits, (differences + reach).long(), reduction="none")
+    losses = F.cross_entropy(logits, (differences + limit).long(), reduction="none")
     return (losses * (lengths - 1) * find_sentences(batch)).sum()
 
 
@@ -366,15 +363,9 @@ def find_sentences(batch: TextBatch) -> Tensor:
 
 
 def count_predicted(config: NATransformerConfig, source: RaggedArray, target: RaggedArray) -> int:
-    """Return the number of tokens that the loss is a sum over, on the host.
+    """Return the number of tokens that the loss is a sum over; targets do not count if they do not fit.
 
-    Targets do not count if they do not fit the upsampled length. For model.length=end, END counts, and so do the
-    positions after it, as one token.
-
-    Args:
-        config: the model.
-        source: source tokens of the batch.
-        target: target tokens from BOS to END.
+    For model.length=end, END counts, and so do the positions after it, as one token.
     """
     lengths = target.lengths - 2
     if config.length == "classifier":

@@ -16,9 +16,7 @@ from regard.data.images.augmentation import measure_normalisation
 from regard.data.images.datasets import ImageDataset
 from regard.data.images.image_sets import ImageSet, open_images, open_splits
 from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
-from regard.data.store import DamagedStoreError
 from regard.errors import UserError
-from regard.models.folder import recover_folder, replace_folder
 from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.prepared_data import (
     FINGERPRINTS,
@@ -26,6 +24,7 @@ from regard.training.prepared_data import (
     check_data_settings,
     lock_folder,
     make_shared_store,
+    open_store,
     read_fingerprints,
     write_fingerprints,
 )
@@ -52,11 +51,7 @@ class ClassificationData:
 def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, classes: Sequence[str] = ()) -> None:
     """Prepare the data in an empty folder, or link the folder to the shared store `data.store`.
 
-    Args:
-        folder: empty folder.
-        recipe: settings of the run.
-        progress: reports what is done.
-        classes: order of the classes, if the images have the same classes.
+    If the images have the given classes, their order is kept.
 
     Raises:
         UserError: the images cannot be used, or the store was made from others or with other settings.
@@ -184,20 +179,19 @@ def _open_store(
     folder: Path, recipe: ClassificationRecipe, fingerprints: Fingerprints, progress: Progress
 ) -> ImageDataset:
     """Open a store; recreate it from unchanged images if it is damaged."""
-    recover_folder(folder)
-    images = None
-    try:
-        if not has_pixels(folder):
-            images = open_sets(recipe)[folder.name].with_classes(fingerprints["classes"])
-        return open_image_store(folder, images)
-    except DamagedStoreError as damage:
-        progress.print(f"{folder}: damaged ({damage}); creating it again")
-    images = open_sets(recipe)[folder.name].with_classes(fingerprints["classes"])
-    if images.fingerprint() != fingerprints["files"].get(folder.name):
-        raise UserError(f"{folder}: damaged, and the images have changed since it was made; start a new run")
-    with replace_folder(folder) as fresh:
+
+    def open_set() -> ImageSet:
+        return open_sets(recipe)[folder.name].with_classes(fingerprints["classes"])
+
+    def recreate(fresh: Path) -> None:
+        images = open_set()
+        if images.fingerprint() != fingerprints["files"].get(folder.name):
+            raise UserError(f"{folder}: damaged, and the images have changed since it was made; start a new run")
         _write_store(fresh, images, recipe, progress)
-    return open_image_store(folder, images)
+
+    return open_store(
+        folder, lambda path: open_image_store(path, None if has_pixels(path) else open_set()), recreate, progress
+    )
 
 
 def _write_store(folder: Path, images: ImageSet, recipe: ClassificationRecipe, progress: Progress) -> int:

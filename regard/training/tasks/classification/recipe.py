@@ -105,12 +105,7 @@ class ClassificationRecipe(Recipe):
         return Resize(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)
 
     def complete(self, model: Mapping[str, Any], preprocessing: ImagePreprocessing, where: str) -> Self:
-        """Return the recipe with the settings of the model that the run is initialised from.
-
-        Args:
-            model: keys of the model.
-            preprocessing: its preprocessing.
-            where: its folder, for errors.
+        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`.
 
         Raises:
             UserError: a setting of the recipe contradicts them.

@@ -34,14 +34,7 @@ MAX_MEMORY_SHARE = 0.4
 
 
 class ClassificationTask(Task[ImageBatch]):
-    """Trains a model to predict the classes of augmented images.
-
-    Args:
-        model: new model.
-        data: training and validation images.
-        recipe: settings of the run.
-        device: device of the model.
-    """
+    """Trains a model to predict the classes of augmented images."""
 
     recipe_type = ClassificationRecipe
     unit = "images"

@@ -57,14 +57,7 @@ class ScenePairs:
 
 
 class PhotoPairs:
-    """Crops of photographs, at the same position in both photographs of a pair.
-
-    Args:
-        folders: one folder per pair, with two images in alphabetical order.
-        size: height and width of a crop.
-        seed: seed of the crops.
-        held_out: number of folders at the end that are reserved for validation.
-    """
+    """Crops of photographs, at the same position in both; the last `held_out` folders are reserved for validation."""
 
     def __init__(self, folders: list[Path], size: tuple[int, int], seed: int, held_out: int) -> None:
         self.size, self.seed, self.train = size, seed, len(folders) - held_out

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -45,45 +45,39 @@ from regard.training.tasks.croco.recipe import HEAD_KEYS, CroCoRecipe
 HEAD = "head."
 
 
-class PairBatch(Protocol):
-    """A batch of pairs that can be sliced."""
+class PairBatch:
+    """Base of dataclasses whose fields are tensors with one row per pair."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._tensors()[0])
 
-    def part(self, rows: slice) -> Self: ...
+    def part(self, rows: slice) -> Self:
+        """Return a batch of some of the pairs."""
+        return type(self)(*(tensor[rows] for tensor in self._tensors()))
+
+    def _tensors(self) -> list[Tensor]:
+        return list(vars(self).values())
 
 
 P = TypeVar("P", bound=PairBatch)
 
 
 @dataclass(frozen=True)
-class MaskedPairs:
+class MaskedPairs(PairBatch):
     """Pairs with a masked first view."""
 
     view1: Tensor  # (B, 3, H, W)
     view2: Tensor  # (B, 3, H, W)
     visible: Tensor  # indices of the visible patches of view 1, (B, K)
 
-    def __len__(self) -> int:
-        return len(self.view1)
-
-    def part(self, rows: slice) -> MaskedPairs:
-        return MaskedPairs(self.view1[rows], self.view2[rows], self.visible[rows])
-
 
 @dataclass(frozen=True)
-class StereoPairs:
+class StereoPairs(PairBatch):
     """Rectified stereo pairs with the disparity of the left view."""
 
     left: Tensor  # (B, 3, H, W)
     right: Tensor  # (B, 3, H, W)
     disparity: Tensor  # pixels, (B, H, W)
-
-    def __len__(self) -> int:
-        return len(self.left)
-
-    def part(self, rows: slice) -> StereoPairs:
-        return StereoPairs(self.left[rows], self.right[rows], self.disparity[rows])
 
 
 class CroCoTask(Task[P]):

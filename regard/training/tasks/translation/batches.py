@@ -82,16 +82,11 @@ class PackedShape:
     """Fixed shape of packed batches, so that one compiled program or CUDA graph serves all batches.
 
     The sentences are followed by sequences of padding, none longer than the longest sentence, and then by empty ones.
-
-    Attributes:
-        tokens: number of tokens of either side, padding included.
-        sentences: maximum number of sentences.
-        longest: maximum length of a sentence on either side.
     """
 
-    tokens: int
-    sentences: int
-    longest: int
+    tokens: int  # of either side, padding included
+    sentences: int  # maximum number
+    longest: int  # maximum length of a sentence on either side
 
     @classmethod
     def of(cls, corpus: ParallelTokens, tokens: int) -> PackedShape:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from regard.data.store import DamagedStoreError, store_checksum
+from regard.data.store import store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.pairs import Pair, PairRecord
@@ -24,7 +24,6 @@ from regard.data.text.readers import Shard, find_shards, read_jsonl, read_parall
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.data.text.tokens import ParallelTokens, open_token_store, write_token_store
 from regard.errors import UserError
-from regard.models.folder import recover_folder, replace_folder
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
@@ -34,6 +33,7 @@ from regard.training.prepared_data import (
     fingerprint_files,
     lock_folder,
     make_shared_store,
+    open_store,
     read_fingerprints,
     write_fingerprints,
 )
@@ -156,16 +156,13 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
     valid = fingerprints["valid"]
     if not (home / VALID).exists() or fingerprint_file(home / VALID, valid)["sha256"] != valid["sha256"]:
         raise UserError(f"{home / VALID}: has changed since the data was prepared; start a new run")
+
+    def recreate(folder: Path) -> None:
+        corpora = open_corpora(recipe.data, recipe.training.seed, progress)
+        write_tokens(folder, corpora, vocabularies, recipe, SkippedPairs(), progress)
+
     with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):
-        recover_folder(home / STORE)
-        try:
-            train = open_token_store(home / STORE)
-        except DamagedStoreError as damage:
-            progress.print(f"{home / STORE}: damaged ({damage}); creating it again")
-            corpora = open_corpora(recipe.data, recipe.training.seed, progress)
-            with replace_folder(home / STORE) as fresh:
-                write_tokens(fresh, corpora, vocabularies, recipe, SkippedPairs(), progress)
-            train = open_token_store(home / STORE)
+        train = open_store(home / STORE, open_token_store, recreate, progress)
     if store_checksum(home / STORE) != fingerprints["tokens"]:
         raise UserError(f"{home}: the corpus now gives other tokens than when the run was created; start a new run")
     return TranslationData(folder, vocabularies, train, list(read_jsonl(home / VALID)), fingerprints["skipped"])

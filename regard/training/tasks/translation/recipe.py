@@ -265,13 +265,7 @@ class TranslationRecipe(Recipe):
     def complete(
         self, tokenizer: Mapping[str, Any], model: Mapping[str, Any], languages: tuple[str, str], where: str
     ) -> Self:
-        """Return the recipe with the settings of the model that the run is initialised from.
-
-        Args:
-            tokenizer: settings of its tokenizer.
-            model: keys of the model.
-            languages: its languages.
-            where: its folder, for errors.
+        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`.
 
         Raises:
             UserError: a setting of the recipe contradicts them.

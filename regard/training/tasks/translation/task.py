@@ -41,14 +41,7 @@ PREFETCHED = 4
 
 
 class TranslationTask(Task[TextBatch]):
-    """Trains a decoder to predict each next token of the reference.
-
-    Args:
-        translator: new model with its vocabularies.
-        data: training tokens and validation pairs.
-        recipe: settings of the run.
-        device: device of the model.
-    """
+    """Trains a decoder to predict each next token of the reference."""
 
     recipe_type = TranslationRecipe
 
