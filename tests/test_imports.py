@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
         "data": "errors config",
         "decoding": "models layers attention ops errors config",
         "inspection": "models layers attention ops errors",
-        "pipelines": "inspection decoding data models layers attention ops runtime errors config",
+        "pipelines": "decoding data models attention ops runtime errors config",
         "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
         "interop": "pipelines decoding data models layers attention ops runtime errors config",
         "training": "interop evaluation pipelines decoding data models layers attention ops runtime errors config",
