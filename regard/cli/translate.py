@@ -74,10 +74,8 @@ def translate(
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
-    with options.open_output(
-        lambda stop: RecordFile(output, stop, finished), total, _shows_progress(text, output)
-    ) as opened:
-        records, progress = opened
+    shown = _shows_progress(text, output)
+    with options.open_output(lambda stop: RecordFile(output, stop, finished), total, shown) as (records, progress):
         counts = files.translate_lines(
             translator,
             lines,

@@ -51,10 +51,9 @@ class PhraseAutomaton:
             state = self.transitions[state, tokens[..., position]]
         return state
 
-    @property
-    def completing(self) -> npt.NDArray[np.bool_]:
-        """Whether a token completes the phrase in each state, (S, V)."""
-        completing: npt.NDArray[np.bool_] = self.transitions == len(self.transitions) - 1
+    def completing(self, tokens: Ints) -> npt.NDArray[np.bool_]:
+        """Return which next tokens complete the phrase after each sequence of tokens, (..., L) -> (..., V)."""
+        completing: npt.NDArray[np.bool_] = self.transitions[self.run(tokens)] == len(self.transitions) - 1
         return completing
 
 
@@ -136,7 +135,7 @@ class TokenConstraints:
             if self.settings.no_repeat and step >= self.settings.no_repeat:
                 allowed = self._forbid_repetition(allowed, torch.from_numpy(tokens).to(log_probs.device))
             for phrase, sentences in self.forbidden.items():
-                completing = torch.from_numpy(phrase.completing[phrase.run(tokens)]).to(log_probs.device)  # (B, K, V)
+                completing = torch.from_numpy(phrase.completing(tokens)).to(log_probs.device)  # (B, K, V)
                 allowed = allowed.masked_fill(completing & sentences[:, None, None], -math.inf)
             # If all tokens are forbidden, the hypothesis ends.
             stuck = (allowed == -math.inf).all(-1, keepdim=True)
@@ -159,7 +158,7 @@ class TokenConstraints:
         if token == self.eos:
             return "a required phrase is missing" if phrase_missing else "it would end before min_length"
         for phrase, sentences in self.forbidden.items():
-            if bool(sentences[sentence]) and phrase.completing[phrase.run(np.array(tokens, np.int64)), token]:
+            if bool(sentences[sentence]) and phrase.completing(np.array(tokens, np.int64))[token]:
                 return "it would complete a forbidden phrase"
         return "it would repeat an n-gram"
 
