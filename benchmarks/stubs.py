@@ -1,4 +1,4 @@
-"""Stubs for missing packages that only text models need. Import before regard to run image benchmarks without them."""
+"""Stubs for missing packages that only text models use; import it before regard to run a benchmark without them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from unittest.mock import MagicMock
 PACKAGES = ("sacrebleu", "tokenizers")
 
 
-class StandIn(MetaPathFinder, Loader):
-    """A package, and every module in it, that has whatever is asked of it."""
+class StubFinder(MetaPathFinder, Loader):
+    """Imports a package and its submodules as modules in which every attribute is a mock."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -23,14 +23,14 @@ class StandIn(MetaPathFinder, Loader):
         return ModuleSpec(name, self, is_package=True) if name.split(".")[0] == self.package else None
 
     def exec_module(self, module: ModuleType) -> None:
-        def give(name: str) -> MagicMock:
+        def get_attribute(name: str) -> MagicMock:
             if name.startswith("__"):
                 raise AttributeError(name)
             return MagicMock(name=name)
 
-        module.__getattr__ = give  # type: ignore[method-assign]
+        module.__getattr__ = get_attribute  # type: ignore[method-assign]
 
 
 for package in PACKAGES:
     if importlib.util.find_spec(package) is None:
-        sys.meta_path.append(StandIn(package))
+        sys.meta_path.append(StubFinder(package))

@@ -1,19 +1,18 @@
-"""Training steps of Transformer-base beside Hugging Face's Marian and nn.Transformer, eager and compiled.
+"""Training steps of Transformer-base next to Marian of transformers and nn.Transformer, eager and compiled.
 
-    python benchmarks/training.py --device cuda [--who NAME ...] [--merge] [--profile] [--largest] [--curve]
-    python benchmarks/training.py --device cpu --preset small --together
+    python benchmarks/training.py --device cuda [--systems NAME ...] [--merge] [--profile] [--largest] [--curve]
+    python benchmarks/training.py --device cpu --preset small --alternate
 
-6+6 layers, width 512, 8 heads, 32,000 words with tied embeddings, dropout 0.1, label smoothing 0.1; sentence lengths
-lognormal with median 22; about 25,000 target tokens a batch; bfloat16 autocast and fused AdamW on a GPU, float32 on a
-CPU. Batches lie on the device before anything is timed. Every contender has a process and a time limit of its own, and
-what one of them has found is kept though it or another fails. A step's tokens are the real target tokens; its time is
-the median; warm-up is what the first steps took beyond that.
+6+6 layers, width 512, 8 heads, vocabulary 32,000 with tied embeddings, dropout 0.1, label smoothing 0.1; lognormal
+sentence lengths with median 22; about 25,000 target tokens per batch; bfloat16 autocast and fused AdamW on a GPU,
+float32 on a CPU. Batches are on the device before timing starts. Every system runs in its own process with a time
+limit; if it fails, its results so far are kept. Tokens are real target tokens, times are medians, and the warm-up is
+the additional time of the first steps.
 
---who chooses contenders, --within is the time for all of them, and --merge keeps the earlier rows of the file, so that
-several calls can share the work. --profile adds the kernels of a step, --largest the largest batch that fits. --curve
-trains 500 steps on the built-in corpus, our fastest path and the float32 reference, each with three seeds of dropout.
-With --together systems share one process and alternate step by step, which suits a busy machine. --quick uses a tiny
-model, to see that the script runs.
+--merge keeps the other rows of the result file, so that several calls can share the work. --profile adds the kernels of
+a step, --largest the largest batch that fits into memory. --curve compares losses of 500 steps on the built-in corpus
+between the fastest system and the float32 reference, with three seeds of dropout each. With --alternate, systems
+alternate step by step in one process, which reduces the effect of other load. --quick uses a tiny model.
 
 Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 """
@@ -21,25 +20,25 @@ Writes benchmarks/results/training-gpu.json, -cpu.json or -curve.json, or --out.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]  # this checkout, whatever else is installed
+import torch
+from harness import RESULTS, environment, save_result, synchronize
+from training_measurement import STEPS_PER_POINT, Measurement
+from training_systems import SIZES, SYSTEMS, Trainer
+from training_workload import Workload
 
 NAMES = (
     "regard-captured-bf16",
@@ -55,143 +54,110 @@ NAMES = (
     "marian-compiled",
     "nn-compiled",
 )
-FASTEST = "regard-captured-bf16"
-TOGETHER = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
-REFERENCE = "reference"
+FASTEST, REFERENCE = "regard-captured-bf16", "reference"
+ALTERNATING = ("regard-padded", "regard-packed", "regard-packed-dropouts", "nn")
 CURVES = ((FASTEST, 1), (REFERENCE, 1), (REFERENCE, 2), (FASTEST, 2), (REFERENCE, 3), (FASTEST, 3))
-"""Who, and from which seed, in an order that leaves something to compare when time runs out."""
-TENS = 10
-"""Steps that share a figure of a curve."""
-SHORTEST = 15
-"""Seconds with less of which nobody need begin."""
+"""System and seed; the first curves can already be compared."""
+WARM_UP = 2
 Row = dict[str, Any]
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Training steps beside Marian and nn.Transformer.")
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--preset", default="base", choices=("base", "small", "toy"))
-    parser.add_argument("--who", nargs="+", choices=NAMES, default=None, help="all unless given")
-    parser.add_argument("--tokens", type=int, default=25_344, help="places of each side of a batch")
-    parser.add_argument("--batches", type=int, default=16, help="different ones, read again and again")
-    parser.add_argument("--steps", type=int, default=48, help="that are timed")
-    parser.add_argument("--limit", type=int, default=150, help="seconds that each contender may take")
-    parser.add_argument("--within", type=int, default=86_400, help="seconds that all of them may take")
-    parser.add_argument("--profile", action="store_true", help="also say what a step spends its time on")
-    parser.add_argument("--largest", action="store_true", help="also find the largest batch that fits")
+    parser.add_argument("--preset", default="base", choices=SIZES)
+    parser.add_argument("--systems", nargs="+", choices=NAMES, metavar="NAME", help="all by default")
+    parser.add_argument("--tokens", type=int, default=25_344, help="positions of each side of a batch")
+    parser.add_argument("--batches", type=int, default=16, help="number of different batches")
+    parser.add_argument("--steps", type=int, default=48, help="number of timed steps")
+    parser.add_argument("--limit", type=int, default=150, help="time limit of each system in seconds")
+    parser.add_argument("--profile", action="store_true", help="also profile a step")
+    parser.add_argument("--largest", action="store_true", help="also find the largest batch that fits into memory")
     parser.add_argument("--curve", action="store_true", help="only compare losses with the float32 reference")
-    parser.add_argument("--curve-steps", type=int, default=500)
-    parser.add_argument("--curve-tokens", type=int, default=8192, help="places of each side of a batch")
-    parser.add_argument("--together", action="store_true", help="contenders take turns in one process")
-    parser.add_argument("--merge", action="store_true", help="keep the other rows of the file")
-    parser.add_argument("--quick", action="store_true", help="toy sizes")
-    parser.add_argument("--out", type=Path, help="file for the results")
+    parser.add_argument("--alternate", action="store_true", help="alternate systems in one process")
+    parser.add_argument("--merge", action="store_true", help="keep the other rows of the result file")
+    parser.add_argument("--quick", action="store_true", help="a tiny model and few steps")
+    parser.add_argument("--out", type=Path, help="result file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
+    options.curve_steps, options.curve_tokens = 500, 8192
     if options.quick:
         options.preset, options.tokens, options.batches, options.steps = "toy", 256, 3, 6
         options.curve_steps, options.curve_tokens = 20, 128
     return options
 
 
-# Contenders that take turns in one process
-
-
-def measure_together(names: list[str], options: argparse.Namespace) -> list[Row]:
-    """Step by step in turns, every one on batches of the same sentences, padded or packed as it likes."""
-    import torch
-    from training_systems import CONTENDERS, SIZES, Trainer
-    from training_workload import Workload
-
+def measure_alternating(names: list[str], options: argparse.Namespace) -> list[Row]:
+    """Alternate systems step by step, on padded or packed batches of the same sentences."""
     device, size = torch.device(options.device), SIZES[options.preset]
     workload = Workload(size.vocab, options.tokens, options.batches, device)
     batches = workload.make("padded")
-    trainers = {name: Trainer(CONTENDERS[name], size, device) for name in names}
-    read = {name: [CONTENDERS[name].prepare(batch) for batch in batches] for name in names}
-    for name in names:
-        if CONTENDERS[name].layout == "packed":
-            read[name] = [workload.pack(batch) for batch in batches]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(options.steps + 2):
-        place = number % len(batches)
-        for name in names if number % 2 else names[::-1]:
-            begin = time.perf_counter()
-            trainers[name].step(batches[place], read[name][place])
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if number >= 2:
-                times[name].append(batches[place].count / (time.perf_counter() - begin))
-    found = {name: round(median(rates)) for name, rates in times.items()}
-    return [
-        {"name": name, "tokens_per_second": rate, "peer": CONTENDERS[name].peer, "dropouts": CONTENDERS[name].dropouts}
-        for name, rate in found.items()
-    ]
+    trainers = {name: Trainer(SYSTEMS[name], size, device) for name in names}
+    prepared = {
+        name: [
+            workload.pack(batch) if SYSTEMS[name].layout == "packed" else SYSTEMS[name].prepare(batch)
+            for batch in batches
+        ]
+        for name in names
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    for step in range(options.steps + WARM_UP):
+        index = step % len(batches)
+        for name in names if step % 2 else names[::-1]:
+            start = time.perf_counter()
+            trainers[name].step(batches[index], prepared[name][index])
+            synchronize(device)
+            if step >= WARM_UP:
+                speeds[name].append(batches[index].count / (time.perf_counter() - start))
+    return [describe_system(name) | {"tokens_per_second": round(median(speeds[name]))} for name in names]
 
 
-# In the process that waits for them
+def describe_system(name: str) -> Row:
+    system = SYSTEMS[name]
+    return {"name": name, "other_library": system.other_library, "dropouts": system.dropouts}
 
 
-class Deadline:
-    """When all must be done; a signal to end is the same as time that has run out."""
-
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "end", 0.0))
-
-    @property
-    def left(self) -> float:
-        return self.end - time.monotonic()
-
-
-def run_child(name: str, options: argparse.Namespace, deadline: Deadline, *further: str) -> Row:
-    """One contender in a process of its own; whatever it found before it failed is kept."""
-    from training_systems import CONTENDERS
-
-    limit = min(options.limit, int(deadline.left))
-    print(f"{name} {' '.join(further)}", flush=True)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        folder = Path(place)
+def run_child(name: str, options: argparse.Namespace, seed: int = 0) -> Row:
+    """Measure a system in its own process; its results are kept even if it fails later."""
+    print(f"{name}, seed {seed}" if options.curve else name, flush=True)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
         out, errors = folder / "row.json", folder / "errors.txt"
-        same = ["--device", options.device, "--preset", options.preset, "--tokens", str(options.tokens)]
-        same += ["--batches", str(options.batches), "--steps", str(options.steps), "--limit", str(limit)]
-        same += ["--curve-steps", str(options.curve_steps), "--curve-tokens", str(options.curve_tokens)]
-        same += [f"--{flag}" for flag in ("profile", "largest", "curve") if getattr(options, flag)]
-        command = [sys.executable, str(Path(__file__)), "--child", name, "--out", str(out), *same, *further]
-        # Caches of its own: whoever comes second must not warm up at the expense of the first.
+        arguments = [*sys.argv[1:], "--child", name, "--seed", str(seed), "--out", str(out)]
+        # Separate caches, so that no system profits from kernels compiled for another.
         caches = {key: str(folder / key) for key in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-        environment = os.environ | caches | {"REGARD_KERNELS": "1" if CONTENDERS[name].kernels else "0"}
-        with errors.open("wb") as said:
-            child = subprocess.Popen(command, env=environment, stderr=said, process_group=0)
-            failure = wait_for(child, limit, deadline)
-        said_last = errors.read_text("utf-8", "replace").strip()
+        variables = os.environ | caches | {"REGARD_KERNELS": "1" if SYSTEMS[name].kernels else "0"}
+        with errors.open("wb") as stderr:
+            child = subprocess.Popen(
+                [sys.executable, __file__, *arguments], env=variables, stderr=stderr, process_group=0
+            )
+            failure = wait_for(child, options.limit)
         if failure:
-            print(said_last[-3000:], flush=True)  # where it was
-            last = (said_last.splitlines() or [""])[-1] if child.returncode > 0 else ""
-            failure = f"{failure}: {last[:300]}" if last else failure
-        row: Row = json.loads(out.read_text("utf-8")) if out.exists() else {"name": name}
-    contender = CONTENDERS[name]
-    return row | ({"error": failure} if failure else {}) | {"peer": contender.peer, "dropouts": contender.dropouts}
+            text = errors.read_text("utf-8", "replace").strip()
+            print(text[-3000:], flush=True)
+            last_line = (text.splitlines() or [""])[-1][:300] if child.returncode > 0 else ""
+            failure = f"{failure}: {last_line}" if last_line else failure
+        row: Row = json.loads(out.read_text("utf-8")) if out.exists() else {}
+    return describe_system(name) | row | ({"error": failure} if failure else {})
 
 
-def wait_for(child: subprocess.Popen[bytes], limit: float, deadline: Deadline) -> str:
-    """Why it came to no good end, if so; when its time or the waiting is over, it ends with all that it started."""
-    begin = time.monotonic()
+def wait_for(child: subprocess.Popen[bytes], limit: float) -> str:
+    """Wait for a process, end its process group, and return the reason if it failed."""
     try:
-        while child.poll() is None and time.monotonic() < begin + limit and deadline.left > 0:
-            time.sleep(0.2)
-        late = child.poll() is None
-    finally:  # Ctrl-C reaches this process alone
+        status: int | None = child.wait(limit)
+    except subprocess.TimeoutExpired:
+        status = None
+    finally:  # also after Ctrl-C; workers of a compiler outlive their parent
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # a compiler's workers outlive it
-        status = child.wait()
-    if late:
-        return f"not done after {time.monotonic() - begin:.0f} s"
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if status is None:
+        return f"not finished after {limit:.0f} s"
     return f"exit status {status}" if status else ""
 
 
-def show(rows: list[Row]) -> None:
-    """All rows side by side, and how ours compare with the best of the peers."""
+def print_rows(rows: list[Row]) -> None:
     from reports.training import compare
 
     columns = {
@@ -201,136 +167,103 @@ def show(rows: list[Row]) -> None:
         "warm-up": "warm_up_s",
         "KiB/token": "step_kib_per_token",
         "largest": "largest_batch_tokens",
-        "its places": "largest_batch_places",
+        "positions": "largest_batch_positions",
         "dropouts": "dropouts",
     }
     print(f"{'':30} " + " ".join(f"{title:>11}" for title in columns))
     for row in rows:
-        figures = " ".join(f"{row.get(key, '')!s:>11}" for key in columns.values())
-        print(f"{row['name']:30} {figures} {row.get('error', '')}", flush=True)
+        values = " ".join(f"{row.get(key, '')!s:>11}" for key in columns.values())
+        print(f"{row['name']:30} {values} {row.get('error', '')}", flush=True)
     for sentence in compare(rows):
         print(sentence, flush=True)
 
 
 def compare_curves(rows: list[Row]) -> Row:
-    """How far ours lie from the reference, beside how far seeds of the reference lie apart, in means of ten.
+    """Return distances between loss curves of regard and the reference, and between seeds of the reference.
 
-    Means are over the second half, the largest distance over all, of as many steps as all have gone.
+    Mean distances are over the second half of the steps that all curves have, maxima over all of these steps.
     """
     curves = {row["name"]: row["losses"] for row in rows if row.get("losses")}
     ours = [losses for name, losses in curves.items() if name.startswith(FASTEST)]
     references = [losses for name, losses in curves.items() if name.startswith(REFERENCE)]
     shortest = min(map(len, curves.values()), default=0)
 
-    def measure(one: list[float], other: list[float]) -> list[float]:
+    def distances(one: list[float], other: list[float]) -> list[float]:
         return [abs(a - b) for a, b in zip(one[:shortest], other[:shortest], strict=True)]
 
-    found = {
-        "two_seeds": [measure(*pair) for pair in combinations(references, 2)],
-        "ours": [measure(*pair) for pair in product(ours, references)],
+    groups = {
+        "two_seeds": [distances(*pair) for pair in combinations(references, 2)],
+        "ours": [distances(*pair) for pair in product(ours, references)],
     }
-    distances: Row = {}
-    for who, apart in found.items():
-        if apart:
-            distances[f"mean_distance_of_{who}"] = round(mean(mean(one[shortest // 2 :]) for one in apart), 4)
-            distances[f"largest_distance_of_{who}"] = round(max(map(max, apart)), 4)
-    return distances | ({"compared_steps": TENS * shortest} if distances else {})
-
-
-def command() -> str:
-    """The command line without the output file."""
-    words = ["python benchmarks/training.py"]
-    given = iter(part for word in sys.argv[1:] for part in (word.split("=", 1) if word.startswith("--") else [word]))
-    for word in given:
-        if word == "--out":
-            next(given)
-        else:
-            words.append(word)
-    return " ".join(words)
+    result: Row = {}
+    for name, pairs in groups.items():
+        if pairs:
+            result[f"mean_distance_of_{name}"] = round(mean(mean(pair[shortest // 2 :]) for pair in pairs), 4)
+            result[f"largest_distance_of_{name}"] = round(max(map(max, pairs)), 4)
+    return result | ({"compared_steps": STEPS_PER_POINT * shortest} if result else {})
 
 
 class Results:
-    """The file, which is written anew whenever something is found."""
+    """The result file, which is written after every row."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        import stubs  # noqa: F401  # before anything imports regard
-        import torch
-
-        from regard.evaluation.bench.environment import describe_machine
-
         device = torch.device(options.device)
         name = "curve" if options.curve else "gpu" if device.type == "cuda" else device.type
-        self.file = options.out or HERE / "results" / f"training-{name}.json"
-        self.curves = options.curve
-        before = json.loads(self.file.read_text("utf-8")) if options.merge and self.file.exists() else {}
-        machine = describe_machine(device)
-        if before and (before["machine"], before["versions"]["torch"]) != (machine, torch.__version__):
-            sys.exit(
-                f"{self.file}: is of another machine or PyTorch, beside which times say nothing; leave --merge out"
-            )
-        self.all: dict[str, Any] = {
+        self.path = options.out or RESULTS / f"training-{name}.json"
+        self.has_curves = options.curve
+        before = json.loads(self.path.read_text("utf-8")) if options.merge and self.path.exists() else {}
+        current = environment(device, *(["transformers"] if find_spec("transformers") else []))
+        command = current.pop("command")
+        if before and (before["machine"], before["versions"]["torch"]) != (current["machine"], torch.__version__):
+            sys.exit(f"{self.path} was measured on another machine or with another PyTorch; omit --merge")
+        self.result: dict[str, Any] = {
             "what": describe(options),
             "rows": [{"date": before["date"]} | row for row in before.get("rows", [])],
-            "machine": machine,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "commands": [*before.get("commands", []), command()],
+            **current,
+            "commands": [*before.get("commands", []), command],
         }
-        self.all |= {"note": before["note"]} if "note" in before else {}
-        if find_spec("transformers") is None:
-            print("transformers is not installed: Marian cannot take part", flush=True)
-        else:
-            self.all["versions"]["transformers"] = version("transformers")
+        self.result |= {"note": before["note"]} if "note" in before else {}
 
-    def keep(self, row: Row) -> None:
-        """Puts a row in the place of the one of its name."""
-        others = [old for old in self.all["rows"] if old["name"] != row["name"]]
-        self.all["rows"] = [*others, row | {"date": self.all["date"]}]
-        if self.curves:
-            self.all["distances"] = compare_curves(self.all["rows"])
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.all, indent=1) + "\n", encoding="utf-8")
+    def add(self, row: Row) -> None:
+        """Add a row, or replace the row of the same name."""
+        others = [other for other in self.result["rows"] if other["name"] != row["name"]]
+        self.result["rows"] = [*others, row | {"date": self.result["date"]}]
+        if self.has_curves:
+            self.result["distances"] = compare_curves(self.result["rows"])
+        save_result(self.result, self.path)
 
 
 def describe(options: argparse.Namespace) -> str:
     steps, tokens = "training steps", options.tokens
     if options.curve:
         steps, tokens = f"{options.curve_steps} steps on the built-in corpus", options.curve_tokens
-    return f"{steps} of {options.preset} size, at most {tokens:,} places on either side of a batch"
+    return f"{steps} of {options.preset} size, at most {tokens:,} positions on either side of a batch"
 
 
 def main() -> None:
-    options = parse()
+    options = parse_options()
     if options.child:
-        from training_measurement import work_as_child
-
-        work_as_child(options)
+        measurement = Measurement(options)
+        if options.curve:
+            measurement.measure_curve()
+        else:
+            measurement.measure()
         sys.stdout.flush()
-        os._exit(0)  # what a recording that failed left behind must not spoil the end
-    deadline, results = Deadline(options.within), Results(options)
-    if options.together:
-        for row in measure_together(list(options.who or TOGETHER), options):
-            results.keep(row)
-    elif options.curve:
+        os._exit(0)  # after a failed capture, the destructors of CUDA graphs may raise
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # `wait_for` then ends the child
+    results = Results(options)
+    if options.curve:
         for name, seed in CURVES:
-            title = f"{name} {seed}"
-            if has_time(title, deadline):
-                results.keep(run_child(name, options, deadline, "--seed", str(seed)) | {"name": title})
-                print(results.all["distances"], flush=True)
+            results.add(run_child(name, options, seed) | {"name": f"{name} {seed}"})
+            print(results.result["distances"], flush=True)
         return
+    if options.alternate:
+        for row in measure_alternating(list(options.systems or ALTERNATING), options):
+            results.add(row)
     else:
-        for name in options.who or NAMES:
-            if has_time(name, deadline):
-                results.keep(run_child(name, options, deadline))
-    show(results.all["rows"])
-
-
-def has_time(name: str, deadline: Deadline) -> bool:
-    """Whether somebody can still begin; if not, it is said."""
-    if deadline.left >= SHORTEST:
-        return True
-    print(f"{name}: no time left", flush=True)
-    return False
+        for name in options.systems or NAMES:
+            results.add(run_child(name, options))
+    print_rows(results.result["rows"])
 
 
 if __name__ == "__main__":

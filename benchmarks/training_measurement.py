@@ -1,4 +1,4 @@
-"""A contender of benchmarks/training.py at work, in a process of its own: its speed, kernels, memory, and losses."""
+"""Measurement of one system of training.py, in its own process: speed, kernels, memory and losses."""
 
 from __future__ import annotations
 
@@ -8,230 +8,230 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice, pairwise
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import torch
+from harness import synchronize
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from training_systems import CONTENDERS, SIZES, Trainer
-from training_workload import Workload, begin_with_unlike_sizes, make_lessons, make_one
+from training_systems import SIZES, SYSTEMS, Trainer
+from training_workload import Workload, make_builtin_batches, make_one, rotate_to_distinct_sizes
 
 from regard.training.cuda_graph import WARMUP_STEPS
 from regard.training.memory import is_out_of_memory
 
-WARM_UP = 10
-"""Steps before any is timed, at the least; every batch is seen once, since a new shape may take longer."""
-TRACED = 3
+MIN_WARM_UP = 10
+"""Minimum number of untimed steps; at least every batch is seen once, because a new shape may be slow."""
+PROFILED_STEPS = 3
 TOP = 40
-DOUBLINGS, REFINEMENTS = 8, 2
-MEMORY = "memory"
-RATE, RISE = 5e-4, 200
-"""The learning rate of a curve, and after how many steps it is reached."""
-TENS = 10
-NOTED = 100
-"""A curve has a figure for so many steps, and is kept after so many, though it may never end."""
+DOUBLINGS, BISECTIONS = 8, 2
+OUT_OF_MEMORY = "memory"
+CURVE_LR, CURVE_WARM_UP = 5e-4, 200
+STEPS_PER_POINT = 10
+"""Number of steps whose mean loss is one point of a curve."""
+SAVE_EVERY = 100
 Row = dict[str, Any]
-Turn = tuple[Any, Any]
-"""A batch, and the same as the contender reads it."""
+PreparedBatch = tuple[Any, Any]
+"""A batch, and the same batch converted by `System.prepare`."""
 
 
-def work_as_child(options: argparse.Namespace) -> None:
-    measuring = Measuring(options.child, options, options.out)
-    if options.curve:
-        measuring.curve()
-    else:
-        measuring.measure()
+class Measurement:
+    """Measures a system and writes its row to a file after every part."""
 
-
-class Measuring:
-    """Writes what it finds to a file as soon as it is known."""
-
-    def __init__(self, name: str, options: argparse.Namespace, out: Path) -> None:
-        self.options, self.out = options, out
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.out = options, options.out
         self.device = torch.device(options.device)
         self.cuda = self.device.type == "cuda"
-        self.contender, self.size = CONTENDERS[name], SIZES[options.preset]
-        self.row: Row = {"name": name}
+        self.system, self.size = SYSTEMS[options.child], SIZES[options.preset]
+        self.row: Row = {"name": options.child}
 
-    def note(self, **found: Any) -> None:
-        self.row |= found
+    def add(self, **values: Any) -> None:
+        """Add values to the row, save it atomically, and print numbers and strings."""
+        self.row |= values
         new = self.out.with_suffix(".new")
         new.write_text(json.dumps(self.row), encoding="utf-8")
-        new.replace(self.out)  # whole, whenever this process is ended
-        brief = {key: value for key, value in found.items() if not isinstance(value, (list, dict))}
-        if brief:
-            print("   ", *(f"{key}={value}" for key, value in brief.items()), flush=True)
-
-    def wait(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
+        new.replace(self.out)
+        scalars = {key: value for key, value in values.items() if not isinstance(value, (list, dict))}
+        if scalars:
+            print("   ", *(f"{key}={value}" for key, value in scalars.items()), flush=True)
 
     def measure(self) -> None:
-        """Speed and memory, then what else was asked for."""
+        """Measure speed and memory and, if requested, the profile and the largest batch."""
         options = self.options
-        made = Workload(self.size.vocab, options.tokens, options.batches, self.device).make(self.contender.layout)
-        made = begin_with_unlike_sizes(made)
-        turns = cycle([(batch, self.contender.prepare(batch)) for batch in made])
-        counts = [batch.count for batch in made]
-        self.note(tokens=round(mean(counts)), places=round(mean(batch.positions for batch in made)))
-        trainer = Trainer(self.contender, self.size, self.device)
-        warm = self.warm_up(trainer, turns, max(WARM_UP, len(made)))
-        held = torch.cuda.memory_allocated() if self.cuda else 0
-        if self.cuda and not self.contender.record:  # what replays what was recorded asks for no memory any more
+        batches = Workload(self.size.vocab, options.tokens, options.batches, self.device).make(self.system.layout)
+        batches = rotate_to_distinct_sizes(batches)
+        stream = cycle([(batch, self.system.prepare(batch)) for batch in batches])
+        self.add(
+            tokens=round(mean(batch.count for batch in batches)),
+            positions=round(mean(batch.positions for batch in batches)),
+        )
+        trainer = Trainer(self.system, self.size, self.device)
+        warm_up_steps = max(MIN_WARM_UP, len(batches))
+        warm_up_seconds = self.warm_up(trainer, stream, warm_up_steps)
+        allocated = torch.cuda.memory_allocated() if self.cuda else 0
+        if self.cuda and not self.system.capture:  # a replay allocates no memory: its peak was during capture
             torch.cuda.reset_peak_memory_stats()
-        times, done = self.clock(trainer, turns, options.steps)
-        rates = [batch.count / seconds for batch, seconds in zip(done, times, strict=True)]
-        flops = [self.size.flops(batch) / seconds / 1e12 for batch, seconds in zip(done, times, strict=True)]
-        self.note(
-            tokens_per_second=round(median(rates)),
-            slowest=round(min(rates)),
-            fastest=round(max(rates)),
-            mean_tokens_per_second=round(sum(batch.count for batch in done) / sum(times)),
+        timed = list(islice(stream, options.steps))
+        times = self.time_steps(trainer, timed)
+        counts = [batch.count for batch, _ in timed]
+        speeds = [count / seconds for count, seconds in zip(counts, times, strict=True)]
+        tflops = [self.size.flops(batch) / seconds / 1e12 for (batch, _), seconds in zip(timed, times, strict=True)]
+        self.add(
+            tokens_per_second=round(median(speeds)),
+            slowest=round(min(speeds)),
+            fastest=round(max(speeds)),
+            mean_tokens_per_second=round(sum(counts) / sum(times)),
             step_ms=round(1000 * median(times), 2),
-            tflops=round(median(flops), 1),
-            warm_up_s=round(max(0.0, warm - max(WARM_UP, len(made)) * median(times)), 1),
-            last_loss=round(trainer.step(*next(turns)).item(), 3),
+            tflops=round(median(tflops), 1),
+            warm_up_s=round(max(0.0, warm_up_seconds - warm_up_steps * median(times)), 1),
+            last_loss=round(trainer.step(*next(stream)).item(), 3),
         )
         if self.cuda:
             peak = torch.cuda.max_memory_allocated()
-            per_token = (peak - held) / max(counts)
-            self.note(peak_gib=round(peak / 2**30, 2), step_kib_per_token=round(per_token / 1024, 1))
+            per_token = (peak - allocated) / max(batch.count for batch in batches)
+            self.add(peak_gib=round(peak / 2**30, 2), step_kib_per_token=round(per_token / 1024, 1))
         if options.profile:
-            self.profile(trainer, turns)
+            self.profile(trainer, stream)
         if options.largest:
-            self.find_largest(trainer)
+            self.find_largest_batch(trainer)
 
-    def warm_up(self, trainer: Trainer, turns: Iterator[Turn], steps: int) -> float:
-        """Seconds of the first steps."""
-        begin = time.perf_counter()
-        loss = trainer.step(*next(turns))
-        self.wait()
-        self.note(first_step_s=round(time.perf_counter() - begin, 1), first_loss=round(loss.item(), 3))
-        for turn in islice(turns, steps - 1):
-            trainer.step(*turn)
-        self.wait()
-        return time.perf_counter() - begin
+    def warm_up(self, trainer: Trainer, stream: Iterator[PreparedBatch], steps: int) -> float:
+        """Run the first steps and return their time in seconds."""
+        start = time.perf_counter()
+        loss = trainer.step(*next(stream))
+        synchronize(self.device)
+        self.add(first_step_s=round(time.perf_counter() - start, 1), first_loss=round(loss.item(), 3))
+        for prepared in islice(stream, steps - 1):
+            trainer.step(*prepared)
+        synchronize(self.device)
+        return time.perf_counter() - start
 
-    def clock(self, trainer: Trainer, turns: Iterator[Turn], steps: int) -> tuple[list[float], list[Any]]:
-        """Seconds of each step, by events in the device's stream, without waiting in between; and their batches."""
-        done = list(islice(turns, steps))
-        batches = [batch for batch, _ in done]
+    def time_steps(self, trainer: Trainer, batches: list[PreparedBatch]) -> list[float]:
+        """Return the seconds of each step; on a GPU by CUDA events, without synchronisation between steps."""
+        times = []
         if not self.cuda:
-            times = []
-            for turn in done:
-                begin = time.perf_counter()
-                trainer.step(*turn)
-                times.append(time.perf_counter() - begin)
-            return times, batches
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-        self.wait()
+            for prepared in batches:
+                start = time.perf_counter()
+                trainer.step(*prepared)
+                times.append(time.perf_counter() - start)
+            return times
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(batches) + 1)]
+        synchronize(self.device)
         events[0].record()
-        for turn, event in zip(done, events[1:], strict=True):
-            trainer.step(*turn)
+        for prepared, event in zip(batches, events[1:], strict=True):
+            trainer.step(*prepared)
             event.record()
-        self.wait()
-        return [one.elapsed_time(other) / 1000 for one, other in pairwise(events)], batches
+        synchronize(self.device)
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(events)]
 
-    def profile(self, trainer: Trainer, turns: Iterator[Turn]) -> None:
-        """Kernels of a step by time, launches, the host's time, and how long the device had nothing to do."""
-        self.wait()
-        begin = time.perf_counter()
-        for turn in islice(turns, TRACED):
-            trainer.step(*turn)
-        host = time.perf_counter() - begin
-        self.wait()
-        whole = time.perf_counter() - begin
-        self.note(host_ms=round(1000 * host / TRACED, 2), whole_ms=round(1000 * whole / TRACED, 2))
-        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
-        with profile(activities=kinds) as traced:
-            for turn in islice(turns, TRACED):
-                trainer.step(*turn)
-            self.wait()
-        averages = traced.key_averages()
+    def profile(self, trainer: Trainer, stream: Iterator[PreparedBatch]) -> None:
+        """Add the kernels of a step by time, the number of launches, the host time and the idle time of the device."""
+        synchronize(self.device)
+        start = time.perf_counter()
+        for prepared in islice(stream, PROFILED_STEPS):
+            trainer.step(*prepared)
+        host_ms = 1000 * (time.perf_counter() - start) / PROFILED_STEPS
+        synchronize(self.device)
+        total_ms = 1000 * (time.perf_counter() - start) / PROFILED_STEPS
+        self.add(host_ms=round(host_ms, 2), whole_ms=round(total_ms, 2))
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])]
+        with profile(activities=activities) as profiler:
+            for prepared in islice(stream, PROFILED_STEPS):
+                trainer.step(*prepared)
+            synchronize(self.device)
+        averages = profiler.key_averages()
         calls = Counter({row.key: row.count for row in averages})
         launches = sum(n for name, n in calls.items() if "LaunchKernel" in name or "GraphLaunch" in name)
-        time_of = "self_device_time_total" if self.cuda else "self_cpu_time_total"
-        # Of operators and of marks round them the device has times, too, but those are the times of their kernels.
-        where = DeviceType.CUDA if self.cuda else DeviceType.CPU
-        rows = [row for row in averages if row.device_type == where and not row.is_user_annotation]
-        rows.sort(key=lambda row: -getattr(row, time_of))
+        time_attribute = "self_device_time_total" if self.cuda else "self_cpu_time_total"
+        # Operators and annotations have device times, too, which repeat the times of their kernels.
+        device_type = DeviceType.CUDA if self.cuda else DeviceType.CPU
+        rows = [row for row in averages if row.device_type == device_type and not row.is_user_annotation]
+        rows.sort(key=lambda row: -getattr(row, time_attribute))
         kernels = [
-            {"ms": round(getattr(row, time_of) / 1000 / TRACED, 3), "calls": row.count / TRACED, "name": row.key[:110]}
+            {
+                "ms": round(getattr(row, time_attribute) / 1000 / PROFILED_STEPS, 3),
+                "calls": row.count / PROFILED_STEPS,
+                "name": row.key[:110],
+            }
             for row in rows[:TOP]
         ]
-        busy = sum(getattr(row, time_of) for row in rows) / 1000 / TRACED
-        idle = max(0.0, 1000 * whole / TRACED - busy)
-        self.note(launches=launches / TRACED, kernels_ms=round(busy, 2), idle_ms=round(idle, 2), kernels=kernels)
+        busy_ms = sum(getattr(row, time_attribute) for row in rows) / 1000 / PROFILED_STEPS
+        self.add(
+            launches=launches / PROFILED_STEPS,
+            kernels_ms=round(busy_ms, 2),
+            idle_ms=round(max(0.0, total_ms - busy_ms), 2),
+            kernels=kernels,
+        )
         for kernel in kernels:
             print(f"    {kernel['ms']:8.3f} ms {kernel['calls']:7.1f} x  {kernel['name']}", flush=True)
 
-    def find_largest(self, trainer: Trainer) -> None:
-        """The most target tokens of a batch that fits: by doubling, then between what fits and what does not."""
-        tokens, obstacle = self.options.tokens, ""
+    def find_largest_batch(self, trainer: Trainer) -> None:
+        """Find the largest number of target tokens that fits into memory, by doubling and bisection."""
+        tokens, failure = self.options.tokens, ""
         for _ in range(DOUBLINGS):
-            obstacle = self.find_obstacle(trainer, tokens)
-            if obstacle:
+            failure = self.try_batch(trainer, tokens)
+            if failure:
                 break
             tokens *= 2
-        if obstacle == MEMORY:
-            self.refine(trainer, tokens // 2, tokens)
-        elif obstacle:
-            self.note(largest_stopped_by=obstacle)
-
-    def refine(self, trainer: Trainer, fits: int, too_many: int) -> None:
-        for _ in range(REFINEMENTS):
-            between = (fits + too_many) // 2
-            if self.find_obstacle(trainer, between):  # after a recording that failed, whatever it is
-                too_many = between
+        if failure and failure != OUT_OF_MEMORY:
+            self.add(largest_stopped_by=failure)
+        if failure != OUT_OF_MEMORY:
+            return
+        fits, too_large = tokens // 2, tokens
+        for _ in range(BISECTIONS):
+            middle = (fits + too_large) // 2
+            # A failed capture may raise any error here.
+            if self.try_batch(trainer, middle):
+                too_large = middle
             else:
-                fits = between
+                fits = middle
 
-    def find_obstacle(self, trainer: Trainer, tokens: int) -> str:
-        """Why a batch of so many tokens does not go through, if so."""
+    def try_batch(self, trainer: Trainer, tokens: int) -> str:
+        """Run steps on a batch of this size and add its memory; return the reason if it fails."""
         try:
-            self.note(**self.attempt(trainer, tokens))
+            self.add(**self.run_batch(trainer, tokens))
             return ""
-        except Exception as error:  # some kernels count in 32 bits
-            why = MEMORY if _wants_memory(error) else f"{type(error).__name__}: {str(error)[:120]}"
-        print(f"    {tokens:,} tokens do not go through: {why}", flush=True)
-        return why
+        except Exception as error:  # some kernels use 32-bit indices
+            failure = OUT_OF_MEMORY if _is_caused_by_memory(error) else f"{type(error).__name__}: {str(error)[:120]}"
+        print(f"    a batch of {tokens:,} tokens fails: {failure}", flush=True)
+        return failure
 
-    def attempt(self, trainer: Trainer, tokens: int) -> Row:
-        """Some steps on one batch, until they are recorded and a bit longer."""
-        trainer.let_go()
+    def run_batch(self, trainer: Trainer, tokens: int) -> Row:
+        """Run as many steps on one batch as capture needs; return its size and peak memory."""
+        trainer.free_memory()
         if self.cuda:
             torch.cuda.reset_peak_memory_stats()
-        batch = make_one(self.size.vocab, tokens, self.contender.layout, self.device)
-        read = self.contender.prepare(batch)
-        for _ in range(WARMUP_STEPS + 2 if self.contender.record else 2):
-            loss = trainer.step(batch, read)
+        batch = make_one(self.size.vocab, tokens, self.system.layout, self.device)
+        prepared = self.system.prepare(batch)
+        for _ in range(WARMUP_STEPS + 2 if self.system.capture else 2):
+            loss = trainer.step(batch, prepared)
         if not loss.isfinite():
             raise ArithmeticError(f"the loss is {loss.item()}")
         peak = torch.cuda.max_memory_allocated() if self.cuda else 0
         return {
             "largest_batch_tokens": batch.count,
-            "largest_batch_places": batch.positions,
+            "largest_batch_positions": batch.positions,
             "largest_peak_gib": round(peak / 2**30, 1),
         }
 
-    def curve(self) -> None:
-        """The mean loss of every ten steps on the built-in corpus."""
+    def measure_curve(self) -> None:
+        """Add the loss curve of training on the built-in corpus."""
         options = self.options
-        batches = make_lessons(options.curve_tokens, options.curve_steps, self.contender.layout, self.device)
-        trainer = Trainer(self.contender, self.size, self.device, options.seed, lr=RATE)
-        self.note(tokens=round(mean(batch.count for batch in batches)))
-        begin, losses = time.perf_counter(), list[torch.Tensor]()
-        for number, batch in enumerate(batches, start=1):
-            trainer.set_rate(RATE * min(1, number / RISE))
-            losses.append(trainer.step(batch, self.contender.prepare(batch)))
-            if number % NOTED == 0 or number == len(batches):
+        batches = make_builtin_batches(options.curve_tokens, options.curve_steps, self.system.layout, self.device)
+        trainer = Trainer(self.system, self.size, self.device, options.seed, lr=CURVE_LR)
+        self.add(tokens=round(mean(batch.count for batch in batches)))
+        start, losses = time.perf_counter(), list[torch.Tensor]()
+        for step, batch in enumerate(batches, start=1):
+            trainer.set_lr(CURVE_LR * min(1, step / CURVE_WARM_UP))
+            losses.append(trainer.step(batch, self.system.prepare(batch)))
+            if step % SAVE_EVERY == 0 or step == len(batches):
                 values = torch.stack(losses).tolist()
-                tens = [round(mean(values[i : i + TENS]), 4) for i in range(0, len(values), TENS)]
-                self.note(seconds=round(time.perf_counter() - begin, 1), last=tens[-1], losses=tens)
+                points = [
+                    round(mean(values[i : i + STEPS_PER_POINT]), 4) for i in range(0, len(values), STEPS_PER_POINT)
+                ]
+                self.add(seconds=round(time.perf_counter() - start, 1), last=points[-1], losses=points)
 
 
-def _wants_memory(error: BaseException | None) -> bool:
-    """Whether it was raised, or something else on its way, for want of memory."""
-    return error is not None and (is_out_of_memory(error) or _wants_memory(error.__context__))
+def _is_caused_by_memory(error: BaseException | None) -> bool:
+    return error is not None and (is_out_of_memory(error) or _is_caused_by_memory(error.__context__))

@@ -1,10 +1,11 @@
-"""Who takes part in benchmarks/training.py: our Transformer in several ways, Hugging Face's Marian and nn.Transformer.
+"""Systems of training.py: variants of `Transformer`, Marian of transformers, and nn.Transformer.
 
-All have the same size and label smoothing, tied embeddings, bfloat16 autocast on a GPU, fused AdamW. Peers get padded
-batches of sentences of like length, in which little is wasted; what is packed gets the same sentences at random.
+All have the same size, label smoothing, tied embeddings, bfloat16 autocast on a GPU, and fused AdamW. Other libraries
+get padded batches of sentences of similar length, which contain little padding; packed batches contain the same
+sentences in random order.
 
-The dropouts of the workload are the paper's: on embeddings, and on what each sublayer adds. nn.Transformer has one
-number for these and two more, on the weights of attention and within the feed-forward, which the paper does not have.
+The benchmark uses the dropouts of the paper: on embeddings and on the output of each sublayer. nn.Transformer uses its
+single rate also for attention weights and within the feed-forward layer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import stubs  # noqa: F401
@@ -33,16 +35,13 @@ from regard.training.objectives.objective import cross_entropy, logits_of_labels
 from regard.training.tasks.translation.batches import TextBatch
 
 SMOOTHING = 0.1
-PAPERS, ALL = "the paper's", "all"
-"""Which dropouts a contender has; `ALL` are nn.Transformer's."""
-
-
-# Contenders
+PAPER, ALL = "the paper's", "all"
+"""Dropouts of a system: those of the paper, or also those that nn.Transformer adds."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of all models alike."""
+    """Sizes of all models."""
 
     vocab: int = 32_000
     width: int = 512
@@ -52,11 +51,11 @@ class Size:
     dropout: float = 0.1
 
     def flops(self, batch: TextBatch) -> float:
-        """Of the products with weights, forward and backward, in which attention's own hardly count."""
-        W, F_, real = self.width, self.hidden, batch.count
-        encoder, decoder = 4 * W * W + 2 * W * F_, 8 * W * W + 2 * W * F_
+        """Return the FLOPs of all linear layers, forward and backward; attention itself is negligible."""
+        W, H, targets = self.width, self.hidden, batch.count
+        encoder, decoder = 4 * W * W + 2 * W * H, 8 * W * W + 2 * W * H
         sources = int(batch.source_layout.lengths[: batch.sentences].sum())
-        return 6.0 * (self.layers * (encoder * sources + decoder * real) + self.vocab * W * real)
+        return 6.0 * (self.layers * (encoder * sources + decoder * targets) + self.vocab * W * targets)
 
 
 SIZES = {
@@ -64,72 +63,79 @@ SIZES = {
     "small": Size(vocab=8_000, width=256, heads=4, layers=3, hidden=1024),
     "toy": Size(vocab=2400, width=32, heads=2, layers=1, hidden=64),
 }
-Loss = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
-class Contender:
-    """How a model is made, which batches it reads, and how its loss is had."""
+class System:
+    """How to build a model, make its batches and compute its loss.
+
+    Attributes:
+        build: Builds the model.
+        loss: Computes the sum of the losses of a batch.
+        layout: Layout of the batches.
+        compile: Arguments of torch.compile, if the loss is compiled.
+        kernels: Whether Triton kernels are enabled.
+        capture: Whether steps are captured as a CUDA graph.
+        other_library: Whether the model belongs to another library.
+        float32: Whether to train without autocast.
+        dropouts: `PAPER` or `ALL`.
+        prepare: Converts a batch for the loss.
+    """
 
     build: Callable[[Size], nn.Module]
-    loss: Loss
+    loss: Callable[[nn.Module, Any], Tensor]
     layout: Layout = "padded"
     compile: dict[str, Any] | None = None
     kernels: bool = False
-    record: bool = False
-    peer: bool = False
-    precise: bool = False
-    dropouts: str = PAPERS
+    capture: bool = False
+    other_library: bool = False
+    float32: bool = False
+    dropouts: str = PAPER
     prepare: Callable[[TextBatch], Any] = lambda batch: batch
 
 
-def build_ours(size: Size, **changes: Any) -> Transformer:
+# Variants of regard
+
+
+def build_regard(size: Size, all_dropouts: bool = False) -> Transformer:
     layers = {"encoder_layers": size.layers, "decoder_layers": size.layers}
     sizes = {"width": size.width, "heads": size.heads, "hidden": size.hidden, "dropout": size.dropout}
-    return Transformer(TransformerConfig.base(size.vocab, **layers, **sizes, pad=PAD, bos=BOS, eos=END, **changes))
+    dropouts = {"attention_dropout": size.dropout, "hidden_dropout": size.dropout} if all_dropouts else {}
+    return Transformer(TransformerConfig.base(size.vocab, **layers, **sizes, pad=PAD, bos=BOS, eos=END, **dropouts))
 
 
-def build_with_all_dropouts(size: Size) -> Transformer:
-    """As nn.Transformer has it: on attention's weights and within the feed-forward, too."""
-    return build_ours(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
-
-
-def build_half(size: Size, **changes: Any) -> Transformer:
-    """Half precision between the blocks as well as within them."""
-    model = build_ours(size, **changes)
+def build_bf16(size: Size, all_dropouts: bool = False) -> Transformer:
+    """Build a model with a residual stream in bfloat16."""
+    model = build_regard(size, all_dropouts)
     model.residual_dtype = torch.bfloat16
     return model
 
 
-def build_half_with_all_dropouts(size: Size) -> Transformer:
-    return build_half(size, attention_dropout=size.dropout, hidden_dropout=size.dropout)
-
-
 def build_reference(size: Size) -> Transformer:
-    """Attention by the formula."""
-    model = build_ours(size)
+    """Build a model with reference attention."""
+    model = build_regard(size)
     for module in model.modules():
         if isinstance(module, Attention):
             module.kind = Full(path="reference")
     return model
 
 
-def our_loss(model: nn.Module, batch: TextBatch) -> Tensor:
+def regard_loss(model: nn.Module, batch: TextBatch) -> Tensor:
     assert isinstance(model, Transformer)
     return teacher_forcing_loss(model, batch, SMOOTHING)
 
 
-def our_loss_of_whole_logits(model: nn.Module, batch: TextBatch) -> Tensor:
+def reference_loss(model: nn.Module, batch: TextBatch) -> Tensor:
     assert isinstance(model, Transformer)
     return cross_entropy(logits_of_labels(model, batch), batch.labels, SMOOTHING)
 
 
-# Peers
+# Other libraries
 
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """What peers read: tokens, which of the source's are real, and labels with -100 where there is none."""
+    """Tokens, the mask of real source tokens, and labels with -100 at padding."""
 
     source: Tensor
     real: Tensor
@@ -137,7 +143,7 @@ class PaddedBatch:
     labels: Tensor
 
 
-def pad_for_peers(batch: TextBatch) -> PaddedBatch:
+def convert_padded(batch: TextBatch) -> PaddedBatch:
     labels = torch.full((batch.inputs.numel(),), -100, device=batch.labels.device)
     labels[batch.real] = batch.labels
     real = batch.source_layout.real()  # type: ignore[union-attr]
@@ -145,7 +151,7 @@ def pad_for_peers(batch: TextBatch) -> PaddedBatch:
 
 
 class TorchTransformer(nn.Module):
-    """nn.Transformer with embeddings, positions and an output."""
+    """nn.Transformer with embeddings, positions and an output layer."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -170,7 +176,7 @@ class TorchTransformer(nn.Module):
             self.embed(source),
             self.embed(inputs),
             tgt_mask=self.causal[:T, :T],  # type: ignore[index]
-            tgt_is_causal=True,  # which hides the padding of the target as well
+            tgt_is_causal=True,  # also masks the padding, which follows the target
             src_key_padding_mask=~real,
             memory_key_padding_mask=~real,
         )
@@ -213,93 +219,97 @@ def build_marian(size: Size) -> nn.Module:
 
 
 def marian_loss(model: nn.Module, batch: PaddedBatch) -> Tensor:
-    found = model(
+    output = model(
         input_ids=batch.source, attention_mask=batch.real.long(), decoder_input_ids=batch.inputs, use_cache=False
     )
-    return F.cross_entropy(found.logits.flatten(0, 1), batch.labels, label_smoothing=SMOOTHING, reduction="sum")
+    return F.cross_entropy(output.logits.flatten(0, 1), batch.labels, label_smoothing=SMOOTHING, reduction="sum")
 
 
-ONE_GRAPH: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+CAPTURED: dict[str, Any] = {"layout": "fixed", "kernels": True, "capture": True}
 DYNAMIC: dict[str, Any] = {"dynamic": True}
-QUICK: dict[str, Any] = {"kernels": True, "record": True}
-MARIAN: dict[str, Any] = {"build": build_marian, "loss": marian_loss, "peer": True, "prepare": pad_for_peers}
-TORCH: dict[str, Any] = {
-    "build": TorchTransformer,
-    "loss": torch_loss,
-    "peer": True,
-    "prepare": pad_for_peers,
-    "dropouts": ALL,
-}
-CONTENDERS: dict[str, Contender] = {
-    "regard-padded": Contender(build_ours, our_loss),
-    "regard-packed": Contender(build_ours, our_loss, "packed"),
-    "regard-packed-dropouts": Contender(build_with_all_dropouts, our_loss, "packed", dropouts=ALL),
-    "regard-packed-kernels": Contender(build_ours, our_loss, "packed", kernels=True),
-    "regard-captured": Contender(build_ours, our_loss, "framed", **QUICK),
-    "regard-captured-bf16": Contender(build_half, our_loss, "framed", **QUICK),
-    "regard-captured-bf16-dropouts": Contender(build_half_with_all_dropouts, our_loss, "framed", **QUICK, dropouts=ALL),
-    "regard-compiled": Contender(build_ours, our_loss, "framed", ONE_GRAPH, kernels=True),
-    "marian": Contender(**MARIAN),
-    "marian-compiled": Contender(**MARIAN, compile=DYNAMIC),
-    "nn": Contender(**TORCH),
-    "nn-compiled": Contender(**TORCH, compile=DYNAMIC),
-    "reference": Contender(build_reference, our_loss_of_whole_logits, precise=True),
+OTHER: dict[str, Any] = {"other_library": True, "prepare": convert_padded}
+SYSTEMS: dict[str, System] = {
+    "regard-padded": System(build_regard, regard_loss),
+    "regard-packed": System(build_regard, regard_loss, "packed"),
+    "regard-packed-dropouts": System(partial(build_regard, all_dropouts=True), regard_loss, "packed", dropouts=ALL),
+    "regard-packed-kernels": System(build_regard, regard_loss, "packed", kernels=True),
+    "regard-captured": System(build_regard, regard_loss, **CAPTURED),
+    "regard-captured-bf16": System(build_bf16, regard_loss, **CAPTURED),
+    "regard-captured-bf16-dropouts": System(
+        partial(build_bf16, all_dropouts=True), regard_loss, **CAPTURED, dropouts=ALL
+    ),
+    "regard-compiled": System(
+        build_regard, regard_loss, "fixed", compile={"fullgraph": True, "dynamic": False}, kernels=True
+    ),
+    "marian": System(build_marian, marian_loss, **OTHER),
+    "marian-compiled": System(build_marian, marian_loss, **OTHER, compile=DYNAMIC),
+    "nn": System(TorchTransformer, torch_loss, **OTHER, dropouts=ALL),
+    "nn-compiled": System(TorchTransformer, torch_loss, **OTHER, dropouts=ALL, compile=DYNAMIC),
+    "reference": System(build_reference, reference_loss, float32=True),
 }
 
 
 class Trainer:
-    """A contender that trains: model, optimiser, one step, which may be recorded."""
+    """A model with its optimiser, and a training step that may be captured."""
 
-    def __init__(self, contender: Contender, size: Size, device: torch.device, seed: int = 0, lr: float = 1e-4) -> None:
-        torch.manual_seed(0)  # the same weights for every seed, which is that of dropout
-        self.contender, self.device = contender, device
-        self.model = contender.build(size).to(device).train()
+    def __init__(self, system: System, size: Size, device: torch.device, seed: int = 0, lr: float = 1e-4) -> None:
+        torch.manual_seed(0)  # the initial weights do not depend on `seed`, the seed of dropout
+        self.system, self.device = system, device
+        self.model = system.build(size).to(device).train()
         torch.manual_seed(seed)
-        record = contender.record and device.type == "cuda"
-        rate = torch.full((), lr, device=device) if record else lr
+        capture = system.capture and device.type == "cuda"
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True,
-            capturable=record,
-        )  # fmt: skip
-        loss = contender.loss
-        self.loss = loss if contender.compile is None else torch.compile(loss, **contender.compile)
-        self.precision = "float32" if contender.precise else "auto"
-        ours = isinstance(self.model, Transformer) and contender.compile is None and not contender.precise
-        self.half_weights = HalfWeights(self.model) if ours and device.type == "cuda" else nullcontext()
+            self.model.parameters(),
+            lr=torch.full((), lr, device=device) if capture else lr,
+            betas=(0.9, 0.98),
+            eps=1e-9,
+            weight_decay=0.0,
+            fused=True,
+            capturable=capture,
+        )
+        self.loss = system.loss if system.compile is None else torch.compile(system.loss, **system.compile)
+        self.precision = "float32" if system.float32 else "auto"
+        mixed = isinstance(self.model, Transformer) and system.compile is None and not system.float32
+        self.half_weights = HalfWeights(self.model) if mixed and device.type == "cuda" else nullcontext()
         self.count = torch.zeros((), device=device)
-        self.recorder: StepGraph[Any, Tensor] | None = StepGraph(self._take, device) if record else None
+        self.graph: StepGraph[Any, Tensor] | None = StepGraph(self._run_step, device) if capture else None
 
-    def let_go(self) -> None:
-        """Gives back all memory but that of the weights and the optimiser's: gradients, and what was recorded."""
+    def free_memory(self) -> None:
+        """Free gradients and captured steps; weights and optimiser state remain."""
         self.optimiser.zero_grad(set_to_none=True)
-        if self.recorder is not None:
-            self.recorder.signature = self.recorder.captured = None
+        if self.graph is not None:
+            self.graph.signature = self.graph.captured = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
 
-    def set_rate(self, rate: float) -> None:
+    def set_lr(self, lr: float) -> None:
         group = self.optimiser.param_groups[0]
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(lr)
         else:
-            group["lr"] = rate
+            group["lr"] = lr
 
-    def step(self, batch: TextBatch, read: Any) -> Tensor:
-        """Forward, backward, optimiser; `read` is the batch as the contender wants it."""
+    def step(self, batch: TextBatch, prepared: Any) -> Tensor:
+        """Run a training step and return the mean loss.
+
+        Args:
+            batch: The batch.
+            prepared: The same batch, converted by `System.prepare`.
+        """
         self.count.fill_(batch.count)
-        if self.recorder is None:
-            return self._take([read])
-        taken = self.recorder.replay([read])
-        if taken is not None:
-            return taken.clone()  # the next step will overwrite it
-        with self.recorder.eager():
-            return self._take([read])
+        if self.graph is None:
+            return self._run_step([prepared])
+        loss = self.graph.replay([prepared])
+        if loss is not None:
+            return loss.clone()  # the next step overwrites it
+        with self.graph.eager():
+            return self._run_step([prepared])
 
-    def _take(self, read: Sequence[Any]) -> Tensor:
+    def _run_step(self, batches: Sequence[Any]) -> Tensor:
         with autocast(self.device, self.precision), self.half_weights:
-            total = self.loss(self.model, read[0])
+            total = self.loss(self.model, batches[0])
         mean = total / self.count
         mean.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()

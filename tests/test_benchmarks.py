@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import regard
 from benchmarks import attention, attention_quality, kernels
 from benchmarks.reports.attention import write_costs, write_quality
 from benchmarks.reports.curves import crossover, fit
-from benchmarks.reports.kernels import sum_by_group
-from benchmarks.reports.markdown import dates_of
-from benchmarks.reports.training import GROUPS, write_curves
 
 ABOUT: dict[str, Any] = {
     "what": "work",
@@ -125,106 +121,6 @@ def test_quality_table_names_kinds_worse_with_every_seed() -> None:
     ]
     found = ABOUT | {"date": "2026-01-01", "rows": rows, "kinds": {kind: {"kind": kind} for kind in scores}}
     assert "Worse than full attention with every seed: in the demo corpus routing." in write_quality(found)
-
-
-@pytest.mark.parametrize(
-    ("distance", "expected"),
-    [(0.2, "is not larger than between two seeds"), (0.4, "is larger by 0.1000 than between two seeds")],
-)
-def test_loss_curves_are_compared_with_the_distance_of_two_seeds(distance: float, expected: str) -> None:
-    distances = {"mean_distance_of_two_seeds": 0.3, "largest_distance_of_two_seeds": 0.5, "compared_steps": 40}
-    distances |= {"mean_distance_of_ours": distance, "largest_distance_of_ours": 0.5}
-    curves = {"reference 1": [9.0, 8.0, 7.0, 6.0], "ours 1": [9.0, 8.0, 6.5, 5.5], "reference 2": [9.0, 8.0, 6.0, 5.0]}
-    rows = [{"name": name, "losses": losses, "last": losses[-1]} for name, losses in curves.items()]
-    text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
-    assert expected in text
-    assert "of the second half by seed: regard 6.00; reference 5.50, 6.50." in text
-    assert "All curves" not in text
-    rows[1]["losses"] = [9.0, 8.0, 5.0, 4.0]
-    text = write_curves(ABOUT | {"date": "2026-01-01", "rows": rows, "distances": distances})
-    assert "All curves of regard lie below the reference, which happens by chance in 2 of 3 orders." in text
-
-
-def test_all_curves_are_compared_with_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
-    training = importlib.import_module("training")
-    ends = {"reference 1": 6.0, "reference 2": 5.0, f"{training.FASTEST} 1": 5.5, f"{training.FASTEST} 2": 7.0}
-    rows = [{"name": name, "losses": [9.0, end]} for name, end in ends.items()]
-    assert training.compare_curves(rows) == {
-        "mean_distance_of_two_seeds": 1.0,
-        "largest_distance_of_two_seeds": 1.0,
-        "mean_distance_of_ours": 1.0,
-        "largest_distance_of_ours": 2.0,
-        "compared_steps": 20,
-    }
-
-
-def make_options(out: Path) -> Namespace:
-    return Namespace(device="cpu", preset="toy", tokens=256, curve=False, merge=True, out=out)
-
-
-def test_training_rows_that_are_not_measured_again_keep_their_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
-    training = importlib.import_module("training")
-    target = tmp_path / "training-cpu.json"
-    training.Results(make_options(target)).keep({"name": "ours", "peer": False})
-    found = json.loads(target.read_text("utf-8"))
-    found["date"] = "2026-01-01"
-    del found["rows"][0]["date"]  # as rows were before each had its own
-    target.write_text(json.dumps(found), "utf-8")
-    training.Results(make_options(target)).keep({"name": "theirs", "peer": True})
-    merged = json.loads(target.read_text("utf-8"))
-    assert [row["date"] for row in merged["rows"]] == ["2026-01-01", merged["date"]]
-    assert dates_of(merged) == f"2026-01-01 to {merged['date']}"
-    target.write_text(json.dumps(merged | {"machine": "another"}), "utf-8")
-    with pytest.raises(SystemExit, match="is of another machine or PyTorch"):
-        training.Results(make_options(target))
-
-
-def test_note_is_kept_with_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
-    training, target = importlib.import_module("training"), tmp_path / "training-cpu.json"
-    results = training.Results(make_options(target))
-    results.all["note"] = "said by hand"
-    results.keep({"name": "ours", "peer": False})
-    training.Results(make_options(target)).keep({"name": "theirs", "peer": True})
-    assert json.loads(target.read_text("utf-8"))["note"] == "said by hand"
-
-
-@pytest.mark.parametrize(
-    ("module", "kernel", "group"),
-    [
-        ("ops/triton/varlen_attention.py", "varlen_forward", "attention"),
-        ("ops/triton/varlen_attention.py", "varlen_backward_sequences", "attention"),
-        ("ops/triton/varlen_attention.py", "varlen_backward_keys", "attention"),
-        ("ops/triton/key_ranges.py", "find_key_ranges", "attention"),
-        ("ops/triton/add_norm.py", "add_norm_backward", "Add & Norm"),
-        ("ops/triton/linear_backward.py", "matmul_relu_backward", "linear layers"),
-        ("ops/triton/cross_entropy.py", "cross_entropy_two_reads", "cross-entropy"),
-        ("ops/triton/cross_entropy.py", "cross_entropy_one_read", "cross-entropy"),
-    ],
-)
-def test_profile_groups_know_our_kernels(module: str, kernel: str, group: str) -> None:
-    assert f"def {kernel}(" in (Path(regard.__file__).parent / module).read_text("utf-8")
-    assert sum_by_group([(kernel, 2.0)], GROUPS, 3.0)[group] == 2.0
-
-
-def test_compiled_systems_see_a_batch_of_different_sizes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(attention.__file__).parent))
-    workload = importlib.import_module("training_workload")
-    begin_with_unlike_sizes = workload.begin_with_unlike_sizes
-    batches = workload.Workload(100, 512, 16, torch.device("cpu")).make("padded")
-    alike = [i for i, batch in enumerate(batches) if batch.source.shape[1] == batch.inputs.shape[1]]
-    assert alike, "the test needs such a batch"
-    turned = batches[alike[0] :] + batches[: alike[0]]
-    found = begin_with_unlike_sizes(turned)
-    assert len({*found[0].source.shape, *found[0].inputs.shape}) == 3
-    assert sorted(map(id, found)) == sorted(map(id, batches))
-    assert begin_with_unlike_sizes(batches[alike[0] : alike[0] + 1]) == batches[alike[0] : alike[0] + 1]
 
 
 def test_image_results_contain_the_training_log(monkeypatch: pytest.MonkeyPatch) -> None:

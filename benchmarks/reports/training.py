@@ -27,7 +27,7 @@ MEMORY = {
     "KiB per token": "step_kib_per_token",
     "peak GiB": "peak_gib",
     "largest batch, tokens": "largest_batch_tokens",
-    "positions": "largest_batch_places",
+    "positions": "largest_batch_positions",
     "its peak GiB": "largest_peak_gib",
 }
 TIMES = "× best other"
@@ -137,16 +137,16 @@ def _name(row: Row) -> str:
 
 def _profiled(result: Result) -> Row | None:
     """The fastest profiled row of regard."""
-    rows = [row for row in result["rows"] if "kernels" in row and not row.get("peer")]
+    rows = [row for row in result["rows"] if "kernels" in row and not row.get("other_library")]
     return max(rows, key=lambda row: row["tokens_per_second"], default=None)
 
 
 def compare(rows: list[Row]) -> list[str]:
     """The best of regard against the best other system, for each choice of dropouts."""
-    theirs = _best_peer(rows)
+    theirs = _best_other(rows)
     if theirs is None:
         return []
-    ours = [row for row in rows if "tokens_per_second" in row and not row["peer"]]
+    ours = [row for row in rows if "tokens_per_second" in row and not row["other_library"]]
     best = {one: max((row for row in ours if row["dropouts"] == one), key=_rate, default=None) for one in DROPOUTS}
     return [
         f"With {title}, {row['name']} is {_times(row, rows)} as fast as the best other system, "
@@ -158,14 +158,14 @@ def compare(rows: list[Row]) -> list[str]:
 
 def _times(row: Row, rows: list[Row]) -> str:
     """Speed relative to the best other system."""
-    theirs = _best_peer(rows)
-    if theirs is None or row["peer"] or "tokens_per_second" not in row:
+    theirs = _best_other(rows)
+    if theirs is None or row["other_library"] or "tokens_per_second" not in row:
         return ""
     return f"{_rate(row) / _rate(theirs):.2f}×"
 
 
-def _best_peer(rows: list[Row]) -> Row | None:
-    return max((row for row in rows if row["peer"] and "tokens_per_second" in row), key=_rate, default=None)
+def _best_other(rows: list[Row]) -> Row | None:
+    return max((row for row in rows if row["other_library"] and "tokens_per_second" in row), key=_rate, default=None)
 
 
 def _rate(row: Row) -> float:
