@@ -1,1 +1,1 @@
-"""One loop, and what it is told: recipes, tasks, schedules, losses."""
+"""Training: the loop, tasks, objectives, checkpoints, distributed training, distillation, benchmarks."""

@@ -1,1 +1,1 @@
-"""What can be trained: translation, non-autoregressive translation, classification, CroCo."""
+"""Tasks: how each kind of model is trained."""

@@ -1,1 +1,1 @@
-"""Classification as a family of runs: images in class folders in, a classifier out."""
+"""Training of image classifiers."""

@@ -1,1 +1,1 @@
-"""Translation as a family of runs: parallel text in, a translator out."""
+"""Training of autoregressive translators."""

@@ -90,8 +90,10 @@ class TranslationTask(Task[TextBatch]):
             vocabularies = old.with_tokens(tokens)
         except UserError as error:
             raise UserError(f"init.new_tokens: {error}") from None
-        spelled = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]
-        model = grow_vocabulary(loaded.model, spelled[0], spelled[1], recipe.training.seed) if tokens else loaded.model
+        model = loaded.model
+        if tokens:
+            spellings = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]
+            model = grow_vocabulary(model, spellings[0], spellings[1], recipe.training.seed)
         return InitialModel(folder, completed, unique_tensors(model), vocabularies)
 
     @classmethod
