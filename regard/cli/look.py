@@ -99,10 +99,10 @@ def _draw_views(
     folder: Path, paths: list[Path], device: str, names: list[str] | None, patch: tuple[int, int] | None
 ) -> tuple[str, Image.Image]:
     """Match two views; return the name of the attention module, and a drawing of the matches."""
+    from regard.data.images.preprocessing import open_view, view_size
     from regard.inspection.two_view import draw_peaks
     from regard.models.croco import CroCo
     from regard.models.folder import CONFIG, load_model
-    from regard.pipelines.preprocessing import open_view, view_size
 
     model, metadata = load_model(folder, choose_device(device))
     assert isinstance(model, CroCo)

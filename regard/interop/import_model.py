@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError
 from regard.interop.files import read_folder, read_json, read_tensors
@@ -35,7 +36,6 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import IMAGES
 from regard.pipelines.embedder import Embedder
-from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"

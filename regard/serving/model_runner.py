@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from regard.data.images.decoding import MAX_PIXELS, decode_image
+from regard.data.images.preprocessing import MAX_PIXELS, decode_image
 from regard.data.text.tokenizer import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError

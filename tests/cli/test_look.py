@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import regard
+from regard.data.images.preprocessing import VIEWS, open_view
 from regard.inspection.maps import layer_weights, rollout
 from regard.inspection.overlay import overlays
 from regard.inspection.patches import global_attention
@@ -16,7 +17,6 @@ from regard.inspection.two_view import SCALE, find_peaks
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import VIEWS, open_view
 from tests.conftest import Command
 
 SENTENCE = "I love apples"

@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
+from regard.data.images.preprocessing import ImagePreprocessing
 from regard.errors import UserError
 from regard.interop.graphs import GraphCall, image_graph
 from regard.interop.onnx import ONNX, load_onnx
@@ -23,7 +24,6 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import random_translator

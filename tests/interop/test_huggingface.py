@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
+from regard.data.images.preprocessing import ImagePreprocessing
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
@@ -23,7 +24,6 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.external import TransformersGenerator
-from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import COMBINED, random_translator

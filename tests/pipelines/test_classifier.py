@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 import regard
+from regard.data.images.preprocessing import ImagePreprocessing
 from regard.errors import UserError
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import ImagePreprocessing
 
 PREPROCESSING = {"classes": ("a", "b"), "size": 4, "channels": 3, "mean": (0.5,) * 3, "std": (0.2,) * 3}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.data.images import transforms
 from regard.data.images.datasets import ImageDataset
+from regard.data.images.preprocessing import Normalisation
 from regard.data.images.randaugment import OPERATIONS, rand_augment
 from regard.errors import UserError
 
@@ -85,19 +85,6 @@ class AugmentationSettings(Settings):
     def mixes(self) -> bool:
         """Whether images are mixed, so that targets are class probabilities."""
         return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """Mean and standard deviation of each channel, for pixel values from 0 to 1."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Convert uint8 images (B, C, H, W) to normalised floats."""
-        mean, std = (transforms.constant(values, images.device).view(1, -1, 1, 1) for values in (self.mean, self.std))
-        return (images.float() / 255 - mean) / std
 
 
 def measure_normalisation(dataset: ImageDataset, max_images: int = 5000) -> Normalisation:

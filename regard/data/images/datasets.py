@@ -6,42 +6,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from regard.data.batching import prefetch
-from regard.data.images.decoding import Pixels
 from regard.data.images.image_sets import ImageSet
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Resize an image to a square with bicubic interpolation."""
-
-    size: int  # side length in pixels
-    fit: Literal["crop", "squash"] = "crop"  # take the central square, or the complete image
-
-    @property
-    def min_side(self) -> int:
-        """Shorter side to which a JPEG may be reduced while decoding without a visible difference."""
-        return 2 * self.size
-
-    def __call__(self, pixels: Pixels) -> Pixels:
-        """Return the resized image, or `pixels` itself if the size is already right."""
-        height, width, channels = pixels.shape
-        size = self.size
-        if (height, width) == (size, size):
-            return pixels
-        side = min(height, width)
-        left, top = (width - side) / 2, (height - side) / 2
-        box = (left, top, left + side, top + side) if self.fit == "crop" else (0, 0, width, height)
-        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-        resized = image.resize((size, size), Image.Resampling.BICUBIC, box)
-        return np.asarray(resized).reshape(size, size, channels)
+from regard.data.images.preprocessing import Pixels, Resize
 
 
 class ImageDataset(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from regard.data.images.decoding import IMAGE_SUFFIXES
+from regard.data.images.preprocessing import IMAGE_SUFFIXES
 from regard.data.images.sources import FileSource, Listing, natural_sort_key, parse_split
 from regard.errors import UserError
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from regard.config import Settings
-from regard.data.images.decoding import MAX_PIXELS, ImageError, Pixels
 from regard.data.images.folders import read_folder
 from regard.data.images.idx import find_idx, read_idx
+from regard.data.images.preprocessing import MAX_PIXELS, ImageError, Pixels
 from regard.data.images.sources import ImageSource, Listing, find_shards, natural_sort_key
 from regard.data.images.tables import read_csv, read_parquet
 from regard.data.images.tar import TAR_SUFFIXES, read_tars

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.data.images import transforms
-from regard.data.images.transforms import constant
+from regard.data.images.preprocessing import constant
 
 MAX_ROTATION = 30.0
 MAX_SHEAR = 0.3

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from PIL import Image
 
-from regard.data.images.decoding import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
+from regard.data.images.preprocessing import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
 
 _SPLIT_NAMES = {
     "train": ("train", "training"),

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from regard.data.batching import prefetch
-from regard.data.images.datasets import ImageDataset, Resize, StreamedImages, TensorImages, read_resized
-from regard.data.images.decoding import ImageError
+from regard.data.images.datasets import ImageDataset, StreamedImages, TensorImages, read_resized
 from regard.data.images.image_sets import ImageSet
+from regard.data.images.preprocessing import ImageError, Resize
 from regard.data.store import StoreWriter, open_store, read_description
 from regard.errors import UserError
 

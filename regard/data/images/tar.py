@@ -14,8 +14,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.data.images.decoding import IMAGE_SUFFIXES
 from regard.data.images.folders import FileTree, is_hidden, label_by_folder
+from regard.data.images.preprocessing import IMAGE_SUFFIXES
 from regard.data.images.sources import Listing, Location, PackedSource, TempStorage, split_of_file
 from regard.errors import UserError
 

@@ -6,12 +6,11 @@ that depend only on the value of a channel are expressed as lookup tables (B, C,
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from regard.data.images.preprocessing import constant
 
 LUMA = (0.299, 0.587, 0.114)
 RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
@@ -167,13 +166,6 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device without synchronisation, through pinned memory if necessary."""
     pinned = values.pin_memory() if device.type == "cuda" and values.device.type == "cpu" else values
     return pinned.to(device, non_blocking=True)
-
-
-@lru_cache(maxsize=256)
-def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Return a cached tensor of constants, which must not be modified."""
-    with torch.inference_mode(False):  # the cached tensor may also be needed outside of inference mode
-        return torch.tensor(values, device=device)
 
 
 def to_bytes(values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.images.decoding import decode_image
+from regard.data.images.preprocessing import decode_image
 from regard.errors import UserError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.images.decoding import Pixels
+from regard.data.images.preprocessing import Pixels
 from regard.errors import UserError
 from regard.evaluation.bench.harness import (
     BATCH_SIZES,

@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from regard.data.images.datasets import Resize
-from regard.data.images.decoding import Pixels, decode_image
+from regard.data.images.preprocessing import Pixels, Resize, decode_image
 from regard.inspection.patches import check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.probe import probe
 from regard.inspection.two_view import cross_attention_names

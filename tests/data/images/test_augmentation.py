@@ -10,11 +10,11 @@ from regard.data.images.augmentation import (
     Augmentation,
     AugmentationSettings,
     EvalTransform,
-    Normalisation,
     measure_normalisation,
     mix,
 )
 from regard.data.images.datasets import TensorImages
+from regard.data.images.preprocessing import Normalisation
 from regard.errors import UserError
 
 PLAIN = Normalisation((0.0,) * 3, (1.0,) * 3)

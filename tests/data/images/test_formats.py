@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from regard.data.images.decoding import ImageError
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images, open_splits
+from regard.data.images.preprocessing import ImageError
 from regard.errors import UserError
 from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from regard.data.images.preprocessing import ImagePreprocessing
 from regard.errors import UserError
 from regard.evaluation.bench.images import ImageSystem, benchmark_classifiers, random_images
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
-from regard.pipelines.preprocessing import ImagePreprocessing
 from tests.conftest import Command
 
 

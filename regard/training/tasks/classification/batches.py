@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.images.augmentation import Augmentation, Normalisation
+from regard.data.images.augmentation import Augmentation
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
-from regard.pipelines.preprocessing import ImagePreprocessing
+from regard.data.images.preprocessing import ImagePreprocessing, Normalisation
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 

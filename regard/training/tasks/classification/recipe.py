@@ -10,11 +10,10 @@ from pydantic import Field, model_validator
 
 from regard.config import Settings
 from regard.data.images.augmentation import AugmentationSettings
-from regard.data.images.datasets import Resize
 from regard.data.images.image_sets import ImageSettings
+from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.pipelines.preprocessing import ImagePreprocessing
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.data.images.augmentation import EvalTransform, Normalisation
+from regard.data.images.augmentation import EvalTransform
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
+from regard.data.images.preprocessing import Normalisation
 from regard.data.images.store import SKIPPED
 from regard.models.folder import unique_tensors
 from regard.models.warmstart import copy_tensors

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from regard.data.images.decoding import IMAGE_SUFFIXES, decode_image
+from regard.data.images.preprocessing import IMAGE_SUFFIXES, decode_image
 from regard.data.two_view import SceneSettings, render_pairs
 from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.data.images.preprocessing import VIEWS
 from regard.data.two_view import render_stereo
 from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError
@@ -23,7 +24,6 @@ from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_v
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model, read_config, save_model, unique_tensors
 from regard.models.warmstart import copy_tensors
-from regard.pipelines.preprocessing import VIEWS
 from regard.training.memory import build_model, describe_model
 from regard.training.parallelism import initial_device
 from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints

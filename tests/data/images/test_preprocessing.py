@@ -1,4 +1,4 @@
-"""Image decoding: formats, orientation, transparency, bit depths, limits and damaged files."""
+"""Image preprocessing: formats, orientation, transparency, bit depths, limits and damaged files."""
 
 import io
 import struct
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from regard.data.images.decoding import ImageError, decode_image
+from regard.data.images.preprocessing import ImageError, decode_image
 
 
 def save(image: Image.Image, form: str, **options: object) -> bytes:
