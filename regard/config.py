@@ -1,12 +1,12 @@
-"""Base class of all settings, with error messages in one sentence."""
+"""Base class of all settings, with error messages in one sentence, and types of settings."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, get_args, get_origin
+from typing import Annotated, Any, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
 from regard.errors import UserError
@@ -106,3 +106,11 @@ def _all_keys(settings: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield prefix + name
         for group in _groups(field):
             yield from _all_keys(group, f"{prefix}{name}.")
+
+
+def _as_pair(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_as_pair)]
+"""Height and width in pixels or patches; one number stands for both."""

@@ -1,4 +1,4 @@
-"""Building blocks of models: feed-forward layers, encoder and decoder blocks, patch embeddings.
+"""Building blocks of models: base classes, feed-forward layers, encoder and decoder blocks, patch embeddings.
 
 Shapes: B batch, T tokens, S source tokens, W width. A packed batch is a single row (B = 1) holding all tokens.
 """
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.attention.kind import Cache, KeyValues
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
+from regard.config import Settings
 from regard.errors import UserError
 from regard.ops import fused
 from regard.ops.add_norm import add_norm
@@ -23,6 +24,12 @@ from regard.ops.linear import Linear, linear, linear_activation
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 Norm = Literal["post", "pre"]
+
+
+class Model(nn.Module):
+    """A module with the configuration it was built from, which a model folder stores."""
+
+    config: Settings
 
 
 class FeedForward(nn.Module):
@@ -236,6 +243,39 @@ class AttentionUnit(nn.Module):
 
 
 # Images
+
+
+class ImageModel(Model):
+    """A model that converts an image to tokens, the tokens to features, and the features to class logits."""
+
+    head: nn.Module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the class logits, (B, classes), or the features, (B, W), if there is no head."""
+        logits: Tensor = self.head(self.embed(images))
+        return logits
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of each image, (B, W)."""
+        return self.pool(self.tokens(images))
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the encoded tokens, (B, N, W)."""
+        raise NotImplementedError
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Return the features of each image, (B, N, W) to (B, W)."""
+        raise NotImplementedError
+
+
+def make_head(width: int, classes: int) -> nn.Module:
+    """Return a linear classification head, or the identity if there are no classes."""
+    if not classes:
+        return nn.Identity()
+    head = Linear(width, classes)
+    nn.init.normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 class ImageEmbedding(nn.Module):

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
         "runtime": "errors",
         "ops": "errors",
         "attention": "ops errors config",
-        "layers": "attention ops errors",
+        "layers": "attention ops errors config",
         "models": "layers attention ops errors config",
         "data": "errors config",
         "decoding": "models layers attention ops errors config",

@@ -16,8 +16,7 @@ from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned
 from regard.config import Settings
-from regard.layers import Activation, EncoderBlock, FeedForward
-from regard.models.base import Model
+from regard.layers import Activation, EncoderBlock, FeedForward, Model
 from regard.models.transformer import token_positions
 from regard.ops.dropout import Dropout
 

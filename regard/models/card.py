@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from regard.errors import UserError
-from regard.models.base import Model
+from regard.layers import Model
 from regard.models.folder import CONFIG, WEIGHTS, read_config, replace_folder, unique_tensors
 
 CARD = "README.md"

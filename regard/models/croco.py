@@ -24,13 +24,13 @@ from regard.layers import (
     DecoderBlock,
     EncoderBlock,
     FeedForward,
+    Model,
     PatchEmbedding,
     drop_path_rates,
     gather_tokens,
     patchify,
     unpatchify,
 )
-from regard.models.base import Model
 from regard.ops.linear import Linear
 
 TARGET_EPS = 1e-4

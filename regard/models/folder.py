@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard.config import Settings
 from regard.errors import UserError
-from regard.models.base import Model
+from regard.layers import Model
 from regard.models.bert import Bert, BertConfig
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.nat import NATransformer, NATransformerConfig

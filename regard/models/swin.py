@@ -24,9 +24,8 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
-from regard.config import Settings
-from regard.layers import FeedForward, PatchEmbedding, ResidualBlock, drop_path_rates
-from regard.models.base import ImageModel, Size, make_head
+from regard.config import Settings, Size
+from regard.layers import FeedForward, ImageModel, PatchEmbedding, ResidualBlock, drop_path_rates, make_head
 from regard.ops import fused
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear

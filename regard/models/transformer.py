@@ -21,8 +21,7 @@ from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned, Rotary, Sinusoidal
 from regard.config import Settings
-from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward
-from regard.models.base import Model
+from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
 from regard.ops import fused
 from regard.ops.dropout import Dropout
 from regard.ops.fused import cpu_decode_step

@@ -19,19 +19,20 @@ from regard.attention.kinds import AttentionSettings, FullSettings, check_attent
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions, resize_grid
-from regard.config import Settings
+from regard.config import Settings, Size
 from regard.errors import UserError
 from regard.layers import (
     Activation,
     EncoderBlock,
     FeedForward,
     ImageEmbedding,
+    ImageModel,
     PatchEmbedding,
     check_image_size,
     drop_path_rates,
     gather_tokens,
+    make_head,
 )
-from regard.models.base import ImageModel, Size, make_head
 from regard.models.stem import ConvolutionalStem, check_stem
 from regard.ops import fused
 from regard.ops.dropout import Dropout
