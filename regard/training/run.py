@@ -131,6 +131,7 @@ class Run:
                 message = task.initialise(self.initial)
                 save_initial_weights(self.out / DATA, task.model)
                 self.progress.print(message)
+                self.initial = None  # frees its weights
             write_recipe(self.out, self.recipe)
         return task
 
