@@ -139,7 +139,7 @@ def test_command_exports_and_translates(trained_run: Path, tmp_path: Path, comma
         ("export", out, tmp_path / "on", "--to", "onnx"),
         ("evaluate", out, "--src", readme, "--ref", readme),
     ):
-        assert "is an export for CTranslate2, which regard translate and regard serve take" in command(*other).error
+        assert "is an export for CTranslate2, which regard translate and regard serve accept" in command(*other).error
     assert "engine ctranslate2" in command("translate", out, "You buy tea", "--engine", "regard").error
     assert "Trained with regard" in readme.read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["exported"]
