@@ -49,7 +49,14 @@ def command() -> str:
 def save_result(result: Mapping[str, Any], path: str | Path) -> None:
     """Write a result as JSON: to a path, or by name to benchmarks/results."""
     target = RESULTS / f"{path}.json" if isinstance(path, str) else path
-    target.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(format_json(result) + "\n", encoding="utf-8")
+
+
+def format_json(result: Mapping[str, Any]) -> str:
+    """Format JSON with each list of numbers on one line."""
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s*\n([^][{}\"]+)\n\s*\]", lambda match: f"[{' '.join(match[1].split())}]", text)
 
 
 def synchronize(device: torch.device) -> None:

@@ -77,13 +77,13 @@ def _row(name: str, run: Result) -> tuple[str, ...]:
         f"{run['steps']:,}{'' if run['finished'] else ', stopped'}",
         f"{run['training_seconds']:,.0f}",
         "" if run["images_per_second"] is None else f"{run['images_per_second']:,.0f}",
-        ", ".join(f"`{other}`" for other in run["beside"]) or "",
+        ", ".join(f"`{other}`" for other in run["parallel_with"]) or "",
     )
 
 
 def _write_mirrored(runs: dict[str, Result]) -> str:
     """Accuracy with mirror averaging."""
-    twice = {name: run["test_seen_both_ways_round"] for name, run in runs.items() if "test_seen_both_ways_round" in run}
+    twice = {name: run["test_mirrored"] for name, run in runs.items() if "test_mirrored" in run}
     found = ", ".join(
         f"`{name}` {both['accuracy']:.2f} % ({both['interval'][0]:.2f} to {both['interval'][1]:.2f})"
         for name, both in twice.items()
