@@ -25,7 +25,7 @@ from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
 from regard.models.transformer import Transformer
-from regard.ops.quantization import Precision, prepack
+from regard.ops.linear import Precision, prepack
 
 VOCAB, SOURCE, TARGET = 8_000, 24, 32
 MIN_RATIO = 1.5  # at batch 32 and beam 4

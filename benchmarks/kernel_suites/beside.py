@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.ops import add_norm as norms
 from regard.ops import cross_entropy as head
 from regard.ops import linear_backward as backward
-from regard.ops.linear import matmul
+from regard.ops.linear_backward import matmul
 
 from .bench import Bench, Row, Run
 

@@ -26,7 +26,7 @@ from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.search import Stepper, TokenHypothesis, search
 from regard.errors import UserError
 from regard.models.transformer import DecoderState, Transformer
-from regard.ops.quantization import refresh_prepacked
+from regard.ops.linear import refresh_prepacked
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.search import CapturedSearch

@@ -29,7 +29,7 @@ from regard.decoding.search import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops import ctc
-from regard.ops.quantization import refresh_prepacked
+from regard.ops.linear import refresh_prepacked
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.nat import CapturedNAT

@@ -25,8 +25,7 @@ from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, M
 from regard.ops import fused
 from regard.ops.dropout import Dropout
 from regard.ops.fused import cpu_decode_step
-from regard.ops.linear import linear
-from regard.ops.quantization import PrepackedWeights
+from regard.ops.linear import PrepackedWeights, linear
 
 
 class EncoderDecoderConfig(Settings):
@@ -226,7 +225,7 @@ class EncoderDecoder(Model):
 
     Attributes:
         residual_dtype: dtype of the residual stream in training under autocast; that of the weights by default.
-        prepacked: Weights prepacked for inference on a CPU; `regard.ops.quantization.prepack` sets it.
+        prepacked: Weights prepacked for inference on a CPU; `regard.ops.linear.prepack` sets it.
     """
 
     config: EncoderDecoderConfig

@@ -1,7 +1,7 @@
-"""Linear layers, alone and with an activation.
+"""Linear layers, alone and with an activation, and prepacked or quantised weights.
 
-Two implementations replace `F.linear` where they apply: `MixedPrecisionLinear` for training on a GPU under autocast,
-which does not round the gradients of weights to half precision; and weights prepacked by `regard.ops.quantization` for
+Two implementations replace `F.linear` where they apply: `regard.ops.linear_backward` for training on a GPU under
+autocast, which does not round the gradients of weights to half precision; and weights prepacked by `prepack` for
 inference on a CPU.
 
 Shapes: N rows, I input features, O output features.
@@ -9,20 +9,21 @@ Shapes: N rows, I input features, O output features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from regard.errors import UserError
 from regard.ops import dispatch
-from regard.ops.linear_backward import Activation, activation_backward, sum_columns
-from regard.ops.quantization import PrepackedWeights
-
-WeightAndBias = tuple[Tensor, Tensor | None]
+from regard.ops.dispatch import list_modules
+from regard.ops.linear_backward import WeightAndBias, compiled_linear_relu, mixed_precision_linear
 
 
 class Linear(nn.Linear):
@@ -91,11 +92,20 @@ def linear_activation(x: Tensor, layer: Linear, activation: Literal["relu", "gel
         if not torch.compiler.is_compiling():
             return mixed_precision_linear(x, *parameters, activation)[0]
         if activation == "relu":
-            return _compiled_linear_relu(x, layer.weight, layer.bias)
+            return compiled_linear_relu(x, layer.weight, layer.bias)
     y = linear(x, *parameters, layer.prepacked)
     if activation == "relu":
         return F.relu_(y)
     return F.gelu(y) if activation == "gelu" else F.silu(y)
+
+
+def _split(parameters: WeightAndBias | None, sizes: Sequence[int]) -> list[WeightAndBias] | list[None]:
+    """Split weight and bias by output features; autograd joins the gradients of a split by one operation."""
+    if parameters is None:
+        return [None] * len(sizes)
+    weight, bias = parameters
+    biases = [None] * len(sizes) if bias is None else bias.split_with_sizes(list(sizes))
+    return list(zip(weight.split_with_sizes(list(sizes)), biases, strict=True))
 
 
 class HalfWeights:
@@ -136,141 +146,225 @@ class HalfWeights:
                 self._copies += copies
 
 
-# Training in mixed precision
+# Prepacked and quantised weights for inference on a CPU
+#
+# oneDNN and FBGEMM reorder a weight before they multiply with it. For the few rows of a decoding step that takes longer
+# than the matmul itself, so `prepack` gives a model reordered copies of its weights, optionally in bfloat16 or int8.
+
+Precision = Literal["float32", "bfloat16", "float16", "int8"]
+DEVICES: dict[Precision, tuple[str, ...]] = {
+    "float32": ("cpu", "cuda", "mps"),
+    "bfloat16": ("cpu", "cuda"),
+    "float16": ("cuda",),
+    "int8": ("cpu",),
+}
+"""Device types on which regard's own engine supports a precision."""
+PackedLinear = Callable[[Tensor, Tensor | None], Tensor]
+"""Maps float32 rows, (N, I), and a bias, (O,), to float32 rows, (N, O), by a packed weight."""
+MIN_FLOAT32_SIZE = 2**17
+"""Elements of a weight above which prepacking pays in float32: a prepacked matmul takes 15 µs to start."""
+MAX_UNPADDED_ROWS = 16
+TINY = torch.finfo(torch.float32).tiny
+
+_X86 = platform.machine() in ("x86_64", "AMD64")
+_HAS_ONEDNN = (
+    _X86
+    and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")  # not a public operation
+)
+_HAS_FBGEMM = (
+    _X86
+    and "fbgemm" in torch.backends.quantized.supported_engines
+    and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+)
+# Without VNNI instructions, pairs of products are summed in 16 bits, which two products of 127 · 127 would overflow.
+_MAX_INT8_INPUT = 127 if _HAS_FBGEMM and torch.cpu._is_vnni_supported() else 63
 
 
-def mixed_precision_linear(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    half_copy: WeightAndBias | None,
-    activation: Activation | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return activation(x @ weightᵀ + bias), and x as rows, (N, I), passed on by `MixedPrecisionLinear`."""
-    rows = x.to(dispatch.matmul_dtype(x)).reshape(-1, x.shape[-1])
-    arguments = rows, weight, bias, *(half_copy or (None, None)), activation
-    y, passed_on = MixedPrecisionLinear.apply(*arguments)  # type: ignore[no-untyped-call]
-    return y.view(*x.shape[:-1], len(weight)), passed_on
+def supports(precision: Precision) -> bool:
+    """Return whether this CPU and this build of PyTorch support prepacked weights in a precision."""
+    return {"int8": _HAS_FBGEMM, "float16": False}.get(precision, _HAS_ONEDNN)
 
 
-class MixedPrecisionLinear(torch.autograd.Function):
-    """Linear layer and activation in half precision, whose parameters and their gradients stay in float32.
+def choose_precision(name: str | None, device: torch.device) -> Precision:
+    """Return the precision of inference with regard's own engine; float32 by default.
 
-    Autocast would round the gradients of weights to half precision, and takes three times as long for those of biases.
+    Raises:
+        UserError: The precision is unknown, or the device does not support it.
+    """
+    if name is None or name == "float32":
+        return "float32"
+    precision = next((known for known in DEVICES if known == name), None)
+    if precision is None:
+        raise UserError(f"precision: {name!r} is not one of {', '.join(DEVICES)}, which the engine regard supports")
+    if device.type not in DEVICES[precision]:
+        supported = " and ".join({"cpu": "a CPU", "cuda": "a GPU"}[name] for name in DEVICES[precision])
+        raise UserError(
+            f"precision {name} is for {supported}, but the device is {device.type}; "
+            "choose another device, or omit precision"
+        )
+    if device.type == "cpu" and not supports(precision):
+        raise UserError(f"precision {name}: this CPU or this build of PyTorch does not support it; use float32")
+    return precision
 
-    The second output is x itself. If another op reads this output in place of x, its gradient is passed to the backward
-    pass here, which adds the gradient of the layer in the same matmul. This overwrites the gradient that is passed in,
-    so only an op whose backward pass returns a newly allocated gradient may read the second output.
+
+# Prepacked weights of a model
+
+
+def prepack(model: nn.Module, precision: Precision = "float32") -> None:
+    """Make all linear layers of a model use prepacked weights for inference on a CPU.
+
+    Copies are made when they are first used. If the weights change, call `refresh_prepacked`.
+    """
+    _attach(model, PrepackedWeights(precision))
+
+
+def remove_prepacked(model: nn.Module) -> None:
+    """Make all linear layers of a model use their own weights again."""
+    _attach(model, None)
+
+
+def refresh_prepacked(model: nn.Module) -> None:
+    """Discard prepacked copies of weights that have changed since they were made."""
+    weights = getattr(model, "prepacked", None)
+    if weights is not None:
+        weights.refresh()
+
+
+@contextmanager
+def use_prepacked(model: nn.Module, precision: Precision = "float32") -> Iterator[None]:
+    """Use prepacked weights inside the block."""
+    prepack(model, precision)
+    try:
+        yield
+    finally:
+        remove_prepacked(model)
+
+
+class PrepackedWeights:
+    """Prepacked copies of weights, which all linear layers of a model share.
+
+    Args:
+        precision: Precision of the copies.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        half_weight: Tensor | None,
-        half_bias: Tensor | None,
-        activation: Activation | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        rounded = round_to(weight, x.dtype, half_weight)
-        y, saved = linear_and_saved(x, rounded, round_to(bias, x.dtype, half_bias), activation)
-        ctx.save_for_backward(x, rounded, saved)
-        ctx.activation, ctx.weight_dtype = activation, weight.dtype
-        ctx.bias_dtype = None if bias is None else bias.dtype
-        return y, x
+    def __init__(self, precision: Precision = "float32") -> None:
+        self.precision, self._supported = precision, supports(precision)
+        # By address and shape, so that slices of a weight have copies of their own: the weight, a sample of its
+        # elements when it was packed, and the packed copy. Holding the weight keeps its address from being reused.
+        self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, PackedLinear]] = {}
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, passed_on: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return passed_on, *(None,) * 5
-        x, weight, saved = ctx.saved_tensors
-        dx = dweight = dbias = None
-        with torch.autocast(x.device.type, enabled=False):
-            if ctx.activation is not None:
-                grad, dbias = activation_backward(grad, saved, ctx.activation)
-            elif ctx.needs_input_grad[2]:
-                dbias = sum_columns(grad)
-            if ctx.needs_input_grad[0]:
-                dx = add_matmul_(passed_on, grad, weight)
-            if ctx.needs_input_grad[1]:
-                dweight = matmul(grad.t(), x, ctx.weight_dtype)
-        return dx, dweight, None if dbias is None or ctx.bias_dtype is None else dbias.to(ctx.bias_dtype), *(None,) * 3
+    def applies(self, x: Tensor, weight: Tensor) -> bool:
+        """Return whether `linear` supports these tensors: float32 inference on a CPU, outside torch.compile."""
+        if torch.is_grad_enabled() or not x.is_cpu or x.dtype != torch.float32 or torch.compiler.is_compiling():
+            return False
+        return self.can_pack(weight)
 
+    def can_pack(self, weight: Tensor) -> bool:
+        """Return whether a weight can be packed, and is large enough for that to pay."""
+        large = self.precision != "float32" or weight.numel() > MIN_FLOAT32_SIZE
+        plain = weight.is_cpu and weight.dtype == torch.float32 and not weight.is_inference()
+        return self._supported and large and plain
 
-def round_to(parameter: Tensor | None, dtype: torch.dtype, copy: Tensor | None) -> Any:
-    """Return the copy of a parameter if it has the dtype, else the rounded parameter."""
-    if copy is not None and copy.dtype == dtype:
-        return copy
-    return None if parameter is None else parameter.to(dtype)
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return x @ weightᵀ + bias, (..., I) to (..., O)."""
+        key = (weight.data_ptr(), weight.shape)
+        copy = self._copies.get(key)
+        if copy is None:
+            copy = self._copies[key] = (weight, _sample(weight).clone(), pack(weight, self.precision))
+        y = copy[2](x.reshape(-1, x.shape[-1]), bias)
+        return y.view(*x.shape[:-1], weight.shape[0])
+
+    def refresh(self) -> None:
+        """Discard copies of weights that have changed.
+
+        Tensor versions would reveal changes too, but fused optimizers and `.data` do not increment them.
+        """
+        self._copies = {key: copy for key, copy in self._copies.items() if torch.equal(_sample(copy[0]), copy[1])}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrepackedWeights:
+        memo[id(self)] = fresh = PrepackedWeights(self.precision)
+        return fresh
 
 
-def linear_and_saved(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return activation(x @ weightᵀ + bias), and the tensor that the backward pass of the activation needs."""
-    if activation == "relu" and bias is not None:
-        y = torch._addmm_activation(bias, x, weight.t())
-        return y, y
-    y = F.linear(x, weight, bias)
-    if activation == "relu":
-        y = F.relu_(y)
-        return y, y
-    return (y, None) if activation is None else (F.gelu(y), y)
+def _attach(model: nn.Module, weights: PrepackedWeights | None) -> None:
+    for module in list_modules(model):
+        if module is model or hasattr(type(module), "prepacked"):
+            module.prepacked = weights  # type: ignore[assignment]
 
 
-def matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a @ b in a dtype; on a GPU, sums of half-precision products are not rounded before that."""
-    if a.is_cuda and dtype == torch.float32 and a.dtype in dispatch.HALF_DTYPES:
-        return torch.mm(a, b, out_dtype=dtype)
-    return (a @ b).to(dtype)
+def _sample(weight: Tensor) -> Tensor:
+    """Return about 512 evenly spaced elements; an optimizer step changes nearly all of them."""
+    return weight.detach().flatten()[:: max(1, weight.numel() // 512)]
 
 
-def add_matmul_(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """Add a @ b to a tensor in place; without a tensor, return a @ b."""
-    return a @ b if total is None else total.addmm_(a, b)
+# Packing of single weights
 
 
-# torch.compile would split `_addmm_activation` into its parts, so they are hidden in a custom op.
+def pack(weight: Tensor, precision: Precision) -> PackedLinear:
+    """Pack a copy of a float32 weight, (O, I)."""
+    packers = {"float32": _pack_float32, "bfloat16": _pack_bfloat16, "int8": _pack_int8}
+    return packers[precision](weight.detach())
 
 
-def _compiled_linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    dtype = dispatch.matmul_dtype(x)
-    y: Tensor = _linear_relu(x.to(dtype).flatten(0, -2), weight.to(dtype), bias.to(dtype))
-    return y.view(*x.shape[:-1], len(weight))
+def _pack_float32(weight: Tensor) -> PackedLinear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        return _onednn_linear(x, packed, bias)
+
+    return packed_linear
 
 
-def _linear_relu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch._addmm_activation(bias, x, weight.t())
+def _pack_bfloat16(weight: Tensor) -> PackedLinear:
+    """Inputs, weight and outputs are rounded to bfloat16; sums are computed in float32."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16(), None)
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        y = _onednn_linear(x.bfloat16(), packed, None).float()
+        return y if bias is None else y.add_(bias)
+
+    return packed_linear
 
 
-def _linear_relu_setup(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2], output)
+def _pack_int8(weight: Tensor) -> PackedLinear:
+    """Each row of the weight and each input row is quantised symmetrically with its own scale; sums are exact.
+
+    One scale for all input rows would be slightly faster, but a translation would then depend on the rest of its batch.
+    """
+    packed = _quantise_rows(weight)
+    quantised_linear = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+
+    def packed_linear(x: Tensor, bias: Tensor | None) -> Tensor:
+        largest = x.abs().amax(1, keepdim=True).clamp_(min=TINY)  # vector_norm is ten times slower
+        y: Tensor = quantised_linear(x / largest, 1 / _MAX_INT8_INPUT, _MAX_INT8_INPUT + 1, packed)
+        return y.mul_(largest) if bias is None else torch.addcmul(bias, y, largest, out=y)
+
+    return packed_linear
 
 
-def _linear_relu_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    x, weight, y = ctx.saved_tensors
-    with torch.autocast(x.device.type, enabled=False):
-        grad = torch.where(y > 0, grad, 0)
-        return grad @ weight, grad.t() @ x, grad.sum(0)
+def _quantise_rows(weight: Tensor) -> Any:
+    scales = (weight.abs().amax(1) / 127).clamp(min=TINY)
+    integers = (weight / scales[:, None]).round().to(torch.int8)
+    zero_points = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch announces the removal of quantised tensors
+        quantised = torch._make_per_channel_quantized_tensor(integers, scales.double(), zero_points, 0)
+        return torch.ops.quantized.linear_prepack(quantised, None)
 
 
-_linear_relu = torch.library.custom_op(
-    "regard::linear_relu",
-    _linear_relu_forward,
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor",
-)
-_linear_relu.register_fake(lambda x, weight, bias: x.new_empty(len(x), len(weight)))
-_linear_relu.register_autograd(_linear_relu_backward, setup_context=_linear_relu_setup)
+def _onednn_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    rows = padded_rows(len(x))
+    padded = x if rows == len(x) else F.pad(x, (0, 0, 0, rows - len(x)))
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(padded, packed, bias, "none", [], "")
+    return y[: len(x)]
 
 
-def _split(parameters: WeightAndBias | None, sizes: Sequence[int]) -> list[WeightAndBias] | list[None]:
-    """Split weight and bias by output features; autograd joins the gradients of a split by one operation."""
-    if parameters is None:
-        return [None] * len(sizes)
-    weight, bias = parameters
-    biases = [None] * len(sizes) if bias is None else bias.split_with_sizes(list(sizes))
-    return list(zip(weight.split_with_sizes(list(sizes)), biases, strict=True))
+def padded_rows(rows: int) -> int:
+    """Round a number of rows up by at most a quarter, to one of four sizes per power of two.
+
+    oneDNN caches a kernel for every number of rows, which would fill the memory over a long file. Up to 16 rows are not
+    padded: padding the rows of a single sentence takes as long as the matmul.
+    """
+    step = (1 << (rows - 1).bit_length()) // 8
+    return rows if rows <= MAX_UNPADDED_ROWS else -(-rows // step) * step

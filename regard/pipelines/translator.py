@@ -39,7 +39,7 @@ from regard.models.folder import (
 )
 from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.quantization import Precision, choose_precision, prepack, refresh_prepacked
+from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode

@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.evaluation.bench.harness import library_errors
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
-from regard.ops.quantization import supports
+from regard.ops.linear import supports
 from regard.pipelines.classifier import Classifier
 from regard.training.bench_runs import open_run
 from regard.training.objectives.objective import ObjectiveSettings, cross_entropy

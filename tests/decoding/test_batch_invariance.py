@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.search import SearchSettings, search
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import quantization
-from regard.ops.quantization import Precision, prepack, supports
+from regard.ops import linear as linear_module
+from regard.ops.linear import Precision, prepack, supports
 
 VOCAB, COUNT = 60, 100
 
@@ -50,12 +50,12 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     return results
 
 
-@pytest.mark.parametrize("min_size", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "packed weights"])
+@pytest.mark.parametrize("min_size", [linear_module.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "packed weights"])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_batch_size_and_order_do_not_change_translations(
     beam: int, min_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", min_size)
+    monkeypatch.setattr(linear_module, "MIN_FLOAT32_SIZE", min_size)
     shuffled = random.Random(7).sample(range(COUNT), COUNT)
     by_length = sorted(range(COUNT), key=lambda i: len(SENTENCES[i]))
     alone = translate(shuffled, 1, beam)
@@ -86,8 +86,8 @@ def test_batch_hardly_changes_translations_in_int8(monkeypatch: pytest.MonkeyPat
         pytest.skip("this CPU does not support int8")
     assert count_changes(1, "int8") <= 1
 
-    def pack_with_one_scale_per_batch(weight: Tensor) -> quantization.PackedLinear:
-        packed = quantization._quantise_rows(weight)
+    def pack_with_one_scale_per_batch(weight: Tensor) -> linear_module.PackedLinear:
+        packed = linear_module._quantise_rows(weight)
 
         def multiply(rows: Tensor, bias: Tensor | None) -> Tensor:
             y: Tensor = torch.ops.quantized.linear_dynamic(rows, packed)
@@ -95,5 +95,5 @@ def test_batch_hardly_changes_translations_in_int8(monkeypatch: pytest.MonkeyPat
 
         return multiply
 
-    monkeypatch.setattr(quantization, "_pack_int8", pack_with_one_scale_per_batch)
+    monkeypatch.setattr(linear_module, "_pack_int8", pack_with_one_scale_per_batch)
     assert count_changes(1, "int8") >= 15

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.ops import dispatch
-from regard.ops import linear as module
+from regard.ops import dispatch, linear_backward
 from regard.ops.dropout import drop
 from regard.ops.fused import blocks as fused
-from regard.ops.linear import HalfWeights, Linear, MixedPrecisionLinear, linear, linear_activation
-from regard.ops.linear_backward import Activation
+from regard.ops.linear import HalfWeights, Linear, linear, linear_activation
+from regard.ops.linear_backward import Activation, MixedPrecisionLinear
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 both_activations = pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -72,7 +71,7 @@ def test_mixed_precision_linear_with_activation(activation: Activation, biased: 
 
 @pytest.mark.parametrize(
     "function",
-    [module._linear_relu, torch.compile(module._linear_relu, backend="aot_eager", fullgraph=True)],
+    [linear_backward._linear_relu, torch.compile(linear_backward._linear_relu, backend="aot_eager", fullgraph=True)],
     ids=["eager", "compiled"],
 )
 def test_custom_op_of_linear_and_relu(function: Any) -> None:
@@ -81,7 +80,7 @@ def test_custom_op_of_linear_and_relu(function: Any) -> None:
 
 
 def test_custom_op_passes_opcheck() -> None:
-    torch.library.opcheck(module._linear_relu, tuple(draw_layer(7, 5, 4)))
+    torch.library.opcheck(linear_backward._linear_relu, tuple(draw_layer(7, 5, 4)))
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

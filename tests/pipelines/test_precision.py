@@ -9,7 +9,7 @@ from regard import Translator, UserError, probe
 from regard.decoding.autoregressive import TransformerStepper
 from regard.decoding.config import SearchSettings
 from regard.interop.ctranslate2 import load_translator
-from regard.ops.quantization import Precision, choose_precision, supports
+from regard.ops.linear import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints
 from tests.conftest import Command, toy_pairs
 from tests.decoding.cuda_graph.models import peaked_model
@@ -80,7 +80,7 @@ def test_unsupported_precision_is_rejected(
         Translator.load(trained_run, precision="float16")
     with pytest.raises(UserError, match="precision bfloat16 is for a CPU and a GPU, but the device is mps"):
         Translator.load(trained_run, precision="bfloat16", device="mps")
-    monkeypatch.setattr("regard.ops.quantization.supports", lambda precision: False)
+    monkeypatch.setattr("regard.ops.linear.supports", lambda precision: False)
     with pytest.raises(UserError, match="precision int8: this CPU or this build of PyTorch does not support it"):
         Translator.load(trained_run, precision="int8")
     assert "int4" in command("translate", trained_run, "You buy tea", "--precision", "int4").error

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.errors import UserError
-from regard.ops.quantization import supports
+from regard.ops.linear import supports
 from regard.training import bench as training
 from regard.training.bench import (
     Row,

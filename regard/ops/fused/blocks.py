@@ -26,17 +26,17 @@ from regard.ops import dispatch
 from regard.ops.add_norm import sum_and_norm
 from regard.ops.dropout import drop
 from regard.ops.embedding import embed
-from regard.ops.linear import (
-    Linear,
-    LinearSlice,
+from regard.ops.linear import Linear, LinearSlice, linear
+from regard.ops.linear_backward import (
+    Activation,
     add_matmul_,
-    linear,
     linear_and_saved,
     matmul,
+    matmul_activation_backward,
     mixed_precision_linear,
     round_to,
+    sum_columns,
 )
-from regard.ops.linear_backward import Activation, matmul_activation_backward, sum_columns
 
 
 def encoder_block(block: Any, x: Tensor, mask: Any, positions: Tensor | None) -> Tensor:

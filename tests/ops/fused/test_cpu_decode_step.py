@@ -16,9 +16,10 @@ from regard.decoding.config import SearchSettings
 from regard.decoding.search import search
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops import dispatch, quantization
+from regard.ops import dispatch
+from regard.ops import linear as linear_module
 from regard.ops.fused.cpu_decode_step import FusedDecoderBlock
-from regard.ops.quantization import Precision, prepack, supports
+from regard.ops.linear import Precision, prepack, supports
 
 SOURCES = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -60,7 +61,7 @@ def run_modules(model: Transformer, beam_width: int, monkeypatch: pytest.MonkeyP
     return expected
 
 
-@pytest.mark.parametrize("min_size", [quantization.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "prepacked weights"])
+@pytest.mark.parametrize("min_size", [linear_module.MIN_FLOAT32_SIZE, 0], ids=["plain weights", "prepacked weights"])
 @pytest.mark.parametrize("beam_width", [1, 4])
 @pytest.mark.parametrize(
     "changes",
@@ -79,7 +80,7 @@ def run_modules(model: Transformer, beam_width: int, monkeypatch: pytest.MonkeyP
 def test_fused_blocks_agree_with_modules(
     changes: Any, beam_width: int, min_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", min_size)
+    monkeypatch.setattr(linear_module, "MIN_FLOAT32_SIZE", min_size)
     model = make(**changes)
     found, fused = run(model, beam_width)
     assert fused

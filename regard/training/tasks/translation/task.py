@@ -21,7 +21,7 @@ from regard.errors import UserError
 from regard.evaluation import bleu, chrf, tokenisation_for
 from regard.models.folder import unique_tensors
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
-from regard.ops.quantization import prepacked
+from regard.ops.linear import use_prepacked
 from regard.pipelines.translator import Translator
 from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
@@ -230,7 +230,7 @@ class TranslationTask(Task[TextBatch]):
         pairs = self.valid[: self.recipe.training.valid_sentences]
         if pairs:
             translator = self._translator(model)
-            with prepacked(model):
+            with use_prepacked(model):
                 hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
             tokenisation = tokenisation_for(translator.languages[1])

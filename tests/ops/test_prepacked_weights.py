@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.ops import quantization
-from regard.ops.linear import Linear
-from regard.ops.quantization import (
+from regard.ops import linear as linear_module
+from regard.ops.linear import (
+    Linear,
     Precision,
     pack,
     padded_rows,
     prepack,
-    prepacked,
     refresh_prepacked,
     remove_prepacked,
     supports,
+    use_prepacked,
 )
 
 MAX_ERROR: dict[Precision, float] = {"float32": 1e-6, "bfloat16": 0.005, "int8": 0.015}
@@ -37,7 +37,7 @@ def precision(request: pytest.FixtureRequest) -> Precision:
 
 @pytest.fixture
 def pack_small_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantization, "MIN_FLOAT32_SIZE", 0)
+    monkeypatch.setattr(linear_module, "MIN_FLOAT32_SIZE", 0)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -109,7 +109,7 @@ def test_nan_is_preserved(precision: Precision) -> None:
 def test_cpus_without_vnni_use_a_smaller_range(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of two products must fit into 16 bits there: 2 · 127 · (2 · 63 + 1) is below 2¹⁵."""
     assert 2 * 127 * (2 * 63 + 1) < 2**15
-    monkeypatch.setattr(quantization, "_MAX_INT8_INPUT", 63)
+    monkeypatch.setattr(linear_module, "_MAX_INT8_INPUT", 63)
     x, weight = draw(9, 256), draw(32, 256, seed=1)
     assert relative_error(pack(weight, "int8")(x, None), F.linear(x, weight)) < 0.02
 
@@ -149,7 +149,7 @@ def test_prepacked_layers_equal_plain_ones(shape: tuple[int, ...], bias: bool) -
 @torch.no_grad()
 def test_small_float32_weights_are_not_packed(rows: int, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[int] = []
-    monkeypatch.setattr(quantization, "pack", lambda weight, name: packed.append(len(weight)) or pack(weight, name))
+    monkeypatch.setattr(linear_module, "pack", lambda weight, name: packed.append(len(weight)) or pack(weight, name))
     layer, x = Linear(1024, rows), torch.randn(3, 1024)
     prepack(layer)
     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
@@ -202,7 +202,7 @@ def test_gradients_are_not_computed_through_prepacked_weights() -> None:
 
 def test_prepacking_is_visible_and_can_be_removed() -> None:
     model = nn.Sequential(Linear(4, 3), nn.ReLU(), Linear(3, 2))
-    with prepacked(model, "bfloat16"):
+    with use_prepacked(model, "bfloat16"):
         assert repr(model).count("prepacked=bfloat16") == 2
     assert "prepacked" not in repr(model)
     prepack(model, "int8")
