@@ -108,9 +108,12 @@ def fused_block_applies(block: Any, x: Tensor) -> bool:
     """Return whether a block on x, (B, T, W), is computed by its fused function, which calls no hooks of submodules."""
     if not fused_kernels_apply(x, block.norm1):
         return False
-    plain_residual = block.drop_path.rate == 0 and block.scale1 is None
-    supported = (block.pre_norm or plain_residual) and not block.attention.projection_dropout.p
-    return supported and not any(map(_has_hooks, list_modules(block)[1:]))
+    if not block.pre_norm and (block.drop_path.rate or block.scale1 is not None):
+        return False
+    attentions = (block.attention, getattr(block, "cross", block.attention))
+    if any(attention.projection_dropout.p for attention in attentions):
+        return False
+    return not any(map(_has_hooks, list_modules(block)[1:]))
 
 
 def fused_kernels_apply(x: Tensor, norm: nn.LayerNorm) -> bool:

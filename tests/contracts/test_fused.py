@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -248,6 +249,44 @@ def test_fused_blocks_do_not_modify_gradients_of_the_caller() -> None:
         again = first.detach().requires_grad_()
         (expected,) = torch.autograd.grad(block(again), again, given)
     torch.testing.assert_close(first.grad, expected)
+
+
+def test_hooks_of_submodules_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = EncoderBlock(Attention(WIDTH, HEADS), FeedForward(WIDTH, 32)).to(DEVICE)
+    monkeypatch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: True)
+    x, calls = torch.randn(2, 5, WIDTH, device=DEVICE), []
+    assert fused.applies(block, x)
+    handle = block.feed_forward.outer.register_forward_hook(lambda *_: calls.append("outer"))
+    assert not fused.applies(block, x)
+    block(x)
+    handle.remove()
+    assert calls == ["outer"]
+    assert fused.applies(block, x)
+
+
+def test_fused_blocks_add_no_gradients_in_separate_operations() -> None:
+    """The gradients of both readers of the residual stream are added in the matmul of a linear layer."""
+
+    class Counter(TorchDispatchMode):
+        additions = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.additions += func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+            return func(*args, **(kwargs or {}))
+
+    attention, cross = Attention(WIDTH, HEADS), Attention(WIDTH, HEADS)
+    block = randomise(DecoderBlock(attention, cross, FeedForward(WIDTH, 32)), torch.float64)
+    x, source = (draw(2, 5, WIDTH, dtype=torch.float64, seed=seed) for seed in (3, 4))
+    additions = []
+    for context in (fused_enabled(torch.float64), fused_disabled()):
+        with context:
+            y = block(x, source)
+            with Counter() as counter:
+                y.backward(torch.ones_like(y))
+            additions.append(counter.additions)
+        block.zero_grad()
+        x.grad = source.grad = None
+    assert additions == [0, 3]
 
 
 def test_fused_blocks_are_not_used_without_a_gpu_in_inference_or_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
