@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.data.images.preprocessing import ImagePreprocessing
-from regard.data.text.tokenizer import Tokenizer, Vocabularies
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.interop.files import read_folder, read_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT

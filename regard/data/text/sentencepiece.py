@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 import tokenizers
 
-from regard.data.text.tokenizer import SENTENCEPIECE_PREFIX, SPACE_MARK, Tokenizer, check_surrogates
+from regard.data.text.tokenizer import SPACE_MARK, Tokenizer, check_surrogates
 from regard.errors import UserError
 
+SENTENCEPIECE_PREFIX = '{"sentencepiece":'
+"""Start of a file written by `SentencePieceTokenizer.save`."""
 REQUIRED_TOKENS = ("<pad>", "</s>", "<unk>")
 _LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
 """A token that selects the target language of a multilingual model, such as ">>de<<"."""

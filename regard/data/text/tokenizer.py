@@ -12,7 +12,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
@@ -52,11 +51,6 @@ _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 """A text that most tokenizers not made by this class would change."""
 _PREPEND_SPACE = {"type": "Prepend", "prepend": " "}
 
-SENTENCEPIECE_PREFIX = '{"sentencepiece":'
-"""Start of a file written by `SentencePieceTokenizer.save`."""
-
-JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
-"""Files of a model folder."""
 
 _Value = TypeVar("_Value")
 
@@ -253,22 +247,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a tokenizer written by `save`, including one of class `SentencePieceTokenizer`.
+        """Read a tokenizer written by `save`. `load_tokenizer` also reads SentencePiece tokenizers.
 
         Raises:
             UserError: If the file cannot be read, is damaged, or contains a tokenizer with other special ids or one
                 that is not lossless.
         """
-        try:
-            content = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}); give the path of a saved tokenizer.") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
-        if content.startswith(SENTENCEPIECE_PREFIX):
-            from regard.data.text.sentencepiece import SentencePieceTokenizer
+        return cls.parse(read_tokenizer_file(path), path)
 
-            return SentencePieceTokenizer.parse(content, path)
+    @classmethod
+    def parse(cls, content: str, path: Path) -> Tokenizer:
+        """Parse the content of a file written by `save`."""
         try:
             backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no more specific class
@@ -310,52 +299,18 @@ class Tokenizer:
             yield table[index]
 
 
-@dataclass(frozen=True)
-class Vocabularies:
-    """The tokenizer of each side; the same object if the vocabulary is joint."""
+def read_tokenizer_file(path: Path) -> str:
+    """Read the file of a tokenizer.
 
-    source: Tokenizer
-    target: Tokenizer
-
-    @property
-    def joint(self) -> bool:
-        return self.source is self.target
-
-    def save(self, folder: Path) -> None:
-        if self.joint:
-            self.source.save(folder / JOINT_FILE)
-        else:
-            self.source.save(folder / SOURCE_FILE)
-            self.target.save(folder / TARGET_FILE)
-
-    @classmethod
-    def load(cls, folder: Path) -> Vocabularies:
-        if (folder / SOURCE_FILE).exists() or (folder / TARGET_FILE).exists():
-            return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
-        joint = Tokenizer.load(folder / JOINT_FILE)
-        return cls(joint, joint)
-
-    @property
-    def tokens(self) -> tuple[list[str], list[str]]:
-        """The tokens of each side by id."""
-        return self.source.vocabulary, self.target.vocabulary
-
-    def with_tokens(self, tokens: Sequence[str]) -> Vocabularies:
-        """Return vocabularies with additional tokens on both sides, which are never split.
-
-        Raises:
-            UserError: If a token cannot be added.
-        """
-        source = self.source.with_tokens(tokens)
-        return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
-
-    def fingerprint(self) -> str:
-        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether a model folder contains a tokenizer."""
-    return any((folder / name).exists() for name in (JOINT_FILE, SOURCE_FILE, TARGET_FILE))
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give the path of a saved tokenizer.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
 
 
 def check_surrogates(text: str, name: str) -> None:
