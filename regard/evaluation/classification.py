@@ -198,9 +198,6 @@ def evaluate(
         name: Name of the test set, for the report.
         on_progress: Called with the number of images after each batch.
         mirrored: Whether to average the probabilities of each image and its mirror image.
-
-    Raises:
-        UserError: No image can be read.
     """
     resize = classifier.preprocessing.resize
 

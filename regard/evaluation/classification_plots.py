@@ -62,11 +62,7 @@ def draw_reliability(scores: Scores) -> Figure:
 
 
 def save_plots(scores: Scores, folder: Path) -> list[Path]:
-    """Write confusion.png and reliability.png to a folder, which is created if missing.
-
-    Raises:
-        UserError: They cannot be written.
-    """
+    """Write confusion.png and reliability.png to a folder, which is created if missing."""
     figures = {"confusion.png": draw_confusion(scores), "reliability.png": draw_reliability(scores)}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -73,11 +73,7 @@ def choose_closest(
 
 
 def check_tokenisation(name: str) -> None:
-    """Check that sacreBLEU has a tokeniser.
-
-    Raises:
-        UserError: It does not, or a package or file that the tokeniser needs is missing.
-    """
+    """Raise a `UserError` if sacreBLEU has no such tokeniser, or lacks a package or file that it needs."""
     _build_bleu(name, False)
 
 

@@ -151,22 +151,14 @@ def save_report(report: SavableReport, folder: Path) -> None:
 
 
 def check_scores_writable(folder: Path) -> None:
-    """Check that `save_report` can write to a folder.
-
-    Raises:
-        UserError: Scores.json is damaged, or the folder is not writable.
-    """
+    """Raise a `UserError` if `save_report` cannot write to a folder."""
     _read_scores(folder / SCORES)
     if not os.access(folder, os.W_OK):
         raise UserError(f"{folder}: cannot be written to, so {SCORES} cannot be saved there; add --no-save")
 
 
 def read_reports(path: Path) -> list[Report]:
-    """Return the evaluations in a scores.json or in the output of `regard evaluate --json`, oldest first.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
+    """Return the evaluations in a scores.json or in the output of `regard evaluate --json`, oldest first."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; give a {SCORES} written by regard evaluate")
     entries = _read_scores(path).get("evaluations", [])

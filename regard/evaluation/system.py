@@ -50,11 +50,7 @@ class System:
 
     @classmethod
     def open(cls, path: Path, device: str | torch.device = "cpu") -> Self:
-        """Load a model folder, the best model of a run, or a file with one translation per line.
-
-        Raises:
-            UserError: It is neither, or damaged.
-        """
+        """Load a model folder, the best model of a run, or a file with one translation per line."""
         if path.is_file():
             return cls(path, list(read_lines(path)), None, None)
         folder = find_model_folder(path)
@@ -69,11 +65,7 @@ class System:
         return self.content.languages[1]
 
     def resolve_settings(self, settings: DecodingSettings) -> DecodingSettings | None:
-        """Return the settings with the defaults of the model; None for a file.
-
-        Raises:
-            UserError: The model does not support a setting.
-        """
+        """Return the settings with the defaults of the model; None for a file."""
         return self.content.resolve_settings(settings) if isinstance(self.content, Translator) else None
 
     def translate(self, sources: Sequence[str], settings: DecodingSettings) -> SystemOutput:
@@ -131,11 +123,7 @@ def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[
 
 
 def fingerprint_model(folder: Path) -> str:
-    """Return the start of the SHA-256 of a model's weights, as printed by `sha256sum model.safetensors`.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Return the start of the SHA-256 of a model's weights, as printed by `sha256sum model.safetensors`."""
     path = folder / WEIGHTS
     try:
         with path.open("rb") as file:

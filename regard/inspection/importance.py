@@ -26,9 +26,6 @@ def importance_by_ablation(
         model: Model whose heads are ablated.
         loss: Computes the loss of the model, always on the same data. Called once per head.
         names: Attention modules. Defaults to all.
-
-    Raises:
-        UserError: The model has no attention module of this name.
     """
     baseline = float(loss())
     increases: dict[str, Floats] = {}
@@ -53,9 +50,6 @@ def importance_by_gradient(
         losses: Computes one or several losses in one tensor. Separate losses, such as one per sentence, keep their
             signs from cancelling.
         names: Attention modules. Defaults to all.
-
-    Raises:
-        UserError: The model has no attention module of this name.
     """
     attentions = find_attentions(model, names)
     scales = {

@@ -18,9 +18,6 @@ def ablate(model: nn.Module, heads: Mapping[str, Collection[int]]) -> Iterator[N
     """Replaces the output of some heads by zeros: `ablate(model, {"decoder.3.cross": [0, 5]})`.
 
     Applies to every use of the model within the block: training, cached decoding, beam search and probes.
-
-    Raises:
-        UserError: The model has no such attention module, or the module has no such head.
     """
     with scale_heads(model, {name: dict.fromkeys(ablated, 0.0) for name, ablated in heads.items()}):
         yield
@@ -31,9 +28,6 @@ def scale_heads(model: nn.Module, factors: Mapping[str, Mapping[int, float]]) ->
     """Multiplies the output of some heads by a factor: `scale_heads(model, {"decoder.3.cross": {0: 0.5}})`.
 
     The factors of nested blocks are multiplied.
-
-    Raises:
-        UserError: The model has no such attention module, or the module has no such head.
     """
     scales = {}
     for name, attention in find_attentions(model, list(factors)).items():
@@ -48,11 +42,7 @@ def scale_heads(model: nn.Module, factors: Mapping[str, Mapping[int, float]]) ->
 
 @contextmanager
 def scale_scores(model: nn.Module, factor: float) -> Iterator[None]:
-    """Multiplies all attention scores by a factor: above 1 sharpens the weights, below 1 flattens them.
-
-    Raises:
-        UserError: The factor is not positive.
-    """
+    """Multiplies all attention scores by a factor: above 1 sharpens the weights, below 1 flattens them."""
     if factor <= 0:
         raise UserError(f"sharpness: {factor:g} must be greater than 0; values below 1 flatten the attention weights")
     attentions = find_attentions(model).values() if factor != 1 else ()

@@ -12,11 +12,7 @@ FORMATS = (".html", ".png", ".svg")
 
 
 def check_output(out: Path) -> None:
-    """Check that a file can be written, before anything is computed for it.
-
-    Raises:
-        UserError: The suffix is unknown, the path is a folder, or the parent folder does not exist.
-    """
+    """Raise a `UserError` if a file cannot be written, before anything is computed for it."""
     if out.suffix.lower() not in FORMATS:
         raise UserError(f"{out}: the file name must end in {', '.join(FORMATS)}")
     if out.is_dir():
@@ -26,11 +22,7 @@ def check_output(out: Path) -> None:
 
 
 def save_scene(scene: Scene, out: Path) -> None:
-    """Draw a scene in the format of the file's suffix. An existing file is replaced.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Draw a scene in the format of the file's suffix. An existing file is replaced."""
     check_output(out)
     with atomic_write(out) as temporary:
         temporary.write_bytes(_render(scene, out.suffix.lower()))

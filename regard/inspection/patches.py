@@ -55,11 +55,7 @@ class WindowAttention:
 
 
 def global_attention(model: ViT, records: Mapping[str, AttentionRecord], patch: Grid | None = None) -> GlobalAttention:
-    """Return the attention of one patch, or of the class token (or the mean over patches) without one.
-
-    Raises:
-        UserError: The patch is outside the image.
-    """
+    """Return the attention of one patch, or of the class token (or the mean over patches) without one."""
     layers = layer_weights(records)
     prefix, columns = model.config.prefix_tokens, model.config.grid[1]
     check_patch(patch, model.config.grid)
@@ -89,9 +85,6 @@ def window_attention(
         image: Height and width in pixels.
         patch: Row and column of a first-stage token whose attention is returned. Defaults to the attention that each
             token received.
-
-    Raises:
-        UserError: The patch is outside the image.
     """
     rows, columns = patch_grid(model, image)
     check_patch(patch, (rows, columns))
@@ -121,11 +114,7 @@ def patch_grid(model: ViT | Swin, image: Grid) -> Grid:
 
 
 def check_patch(patch: Grid | None, grid: Grid) -> None:
-    """Check that a patch lies inside a grid.
-
-    Raises:
-        UserError: It does not.
-    """
+    """Raise a `UserError` if a patch is outside a grid."""
     if patch is not None and not all(0 <= index < size for index, size in zip(patch, grid, strict=True)):
         raise UserError(
             f"patch {patch[0]},{patch[1]} is outside this image; rows go from 0 to {grid[0] - 1}, "

@@ -57,11 +57,7 @@ def encode_positions(encoding: nn.Module, positions: npt.ArrayLike | int) -> Flo
 
 
 def similarity(encoding: nn.Module, positions: npt.ArrayLike | int) -> Floats:
-    """Return the cosine similarity between the encodings of all pairs of positions, (N, N).
-
-    Raises:
-        UserError: The encoding has fewer positions.
-    """
+    """Return the cosine similarity between the encodings of all pairs of positions, (N, N)."""
     vectors = encode_positions(encoding, positions)
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)

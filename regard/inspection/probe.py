@@ -144,11 +144,7 @@ def find_attentions(model: nn.Module, names: Collection[str] | None = None) -> d
 
 
 def check_heads(name: str, attention: Attention, heads: Collection[int]) -> list[int]:
-    """Return the heads as a list.
-
-    Raises:
-        UserError: The attention module has no such head.
-    """
+    """Return the heads as a list, or raise a `UserError` if the attention module has no such head."""
     for head in heads:
         if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < attention.heads:
             valid = "only head 0" if attention.heads == 1 else f"heads 0 to {attention.heads - 1}"

@@ -118,11 +118,7 @@ def translation_scene(
 
 
 def check_not_blank(sentence: str) -> None:
-    """Check that a sentence contains words.
-
-    Raises:
-        UserError: It does not.
-    """
+    """Raise a `UserError` if a sentence contains no words."""
     if not sentence.strip():
         raise UserError("the sentence is blank; enter some words")
 

@@ -160,11 +160,7 @@ def _check_tokenizer(
 def _compare_texts(
     translator: Translator, package: ArgosPackage, texts: Sequence[str], encoded: Sequence[Tokens]
 ) -> str:
-    """Compare translated texts. Translations that ended before the limit must be equal or have equal scores.
-
-    Raises:
-        UserError: They differ.
-    """
+    """Compare translated texts. Translations that ended before the limit must be equal or have equal scores."""
     beams, package_tokens = translator.hypotheses(texts, SEARCH), package.generate(texts)
     ids = {token: index for index, token in enumerate(_sentencepiece_tokens(translator)[1])}
     empty_targets = translator.score_tokens(encoded, [[] for _ in encoded])

@@ -45,9 +45,6 @@ def load_translator(
         engine: "regard", or "ctranslate2", which is often faster on CPU but has fewer options. Defaults to the engine
             that the folder was written for.
         precision: For CTranslate2, one of `QUANTIZATIONS`.
-
-    Raises:
-        UserError: See `Translator.load`; or the engine does not support an option.
     """
     if engine not in (None, *get_args(Engine)):
         raise UserError(f"engine: {engine!r} is not one of {', '.join(get_args(Engine))}")
@@ -88,11 +85,7 @@ def export_ctranslate2(
 def save_ctranslate2(
     translator: Translator, folder: Path, quantization: str = "float32", metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the files of the engine and the tokenizer to an existing folder, for `Translator.load`.
-
-    Raises:
-        UserError: CTranslate2 does not support the model, or is not installed.
-    """
+    """Write the files of the engine and the tokenizer to an existing folder, for `Translator.load`."""
     if len(translator.models) > 1:
         raise UserError("CTranslate2 has no ensembles; give one model")
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
@@ -109,9 +102,6 @@ def to_ctranslate2(
     Args:
         tokens: Tokens of the source and target vocabularies, in the order of their ids.
         quantization: Data type of the weights, one of `QUANTIZATIONS`.
-
-    Raises:
-        UserError: CTranslate2 does not support the model, or is not installed.
     """
     _check_supported(model.config)
     if quantization not in QUANTIZATIONS:

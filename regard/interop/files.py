@@ -20,11 +20,7 @@ MAX_SHARING = 8
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that contains an object.
-
-    Raises:
-        UserError: The file is missing or damaged, or contains something else.
-    """
+    """Read a JSON file that contains an object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -40,11 +36,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
-    """Read the tensors of a folder of transformers or timm, preferring safetensors.
-
-    Raises:
-        UserError: The folder has no weights, or a file is damaged.
-    """
+    """Read the tensors of a folder of transformers or timm, preferring safetensors."""
     readers = {
         SAFETENSORS: read_tensors,
         SAFETENSORS_INDEX: _read_shards,
@@ -58,11 +50,7 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a .safetensors file, or of a .bin or .pt file saved by torch.
-
-    Raises:
-        UserError: The file is missing or damaged, or contains anything but named tensors. No code in it is executed.
-    """
+    """Read the tensors of a .safetensors, .bin or .pt file. No code in it is executed."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.suffix == ".safetensors":

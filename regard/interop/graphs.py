@@ -105,11 +105,7 @@ class GraphFormat:
 
 
 def translation_graphs(translator: Translator) -> dict[str, GraphSpec]:
-    """Return the encoder and the decoder step of a translator, by file name.
-
-    Raises:
-        UserError: The model cannot be exported.
-    """
+    """Return the encoder and the decoder step of a translator, by file name."""
     if len(translator.models) > 1:
         raise UserError("an ensemble cannot be exported as one model; give a single model")
     config = translator.model.config

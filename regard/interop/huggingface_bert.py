@@ -51,11 +51,7 @@ _POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "class
 
 
 def read_bert(values: Mapping[str, Any], where: str) -> BertConfig:
-    """Convert config.json of a BERT model.
-
-    Raises:
-        UserError: A value is missing or invalid, or not supported by regard.
-    """
+    """Convert config.json of a BERT model."""
     values = _DEFAULTS | dict(values) | {"pad_token_id": values.get("pad_token_id") or 0}
     converted = rename_keys(values, _CONFIG, where)
     if converted["activation"] not in _ACTIVATIONS:
@@ -69,11 +65,7 @@ def read_bert(values: Mapping[str, Any], where: str) -> BertConfig:
 
 
 def read_pooling(values: Mapping[str, Any], where: str) -> str:
-    """Convert the pooling config of sentence-transformers to a value of `BertConfig.pooling`.
-
-    Raises:
-        UserError: regard does not support this pooling.
-    """
+    """Convert the pooling config of sentence-transformers to a value of `BertConfig.pooling`."""
     enabled = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
     if len(enabled) != 1 or enabled[0] not in _POOLING:
         found = " + ".join(enabled) or "no pooling"

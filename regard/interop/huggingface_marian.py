@@ -122,11 +122,7 @@ def choose_kind(config: EncoderDecoderConfig) -> Kind:
 
 
 def describe_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Return the values of the transformers config.
-
-    Raises:
-        UserError: transformers has no such model.
-    """
+    """Return the values of the transformers config."""
     kind = choose_kind(config)
     values = {foreign: getattr(config, name) for name, foreign in _CONFIG.items()}
     values |= {
@@ -148,11 +144,7 @@ def describe_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def read_marian(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> TransformerConfig:
-    """Convert config.json of a translation model; the weights determine whether there is an output bias.
-
-    Raises:
-        UserError: A value is missing or invalid, or not supported by regard.
-    """
+    """Convert config.json of a translation model; the weights determine whether there is an output bias."""
     converted = rename_keys(values, _CONFIG, where)
     _check_importable(values, where)
     kind, is_tied = values["model_type"], _flag(values, "tie_word_embeddings", True, where)
@@ -175,11 +167,7 @@ def read_marian(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where:
 
 
 def to_marian(tensors: Mapping[str, Tensor], config: EncoderDecoderConfig) -> dict[str, Tensor]:
-    """Convert a regard state dict to that of the transformers model.
-
-    Raises:
-        UserError: transformers has no such model, or a tensor is missing.
-    """
+    """Convert a regard state dict to that of the transformers model."""
     kind = choose_kind(config)
     folded = _fold_scale_and_bias(tensors, config)
     if config.positions == "sinusoidal":
@@ -197,11 +185,7 @@ def to_marian(tensors: Mapping[str, Tensor], config: EncoderDecoderConfig) -> di
 
 
 def from_marian(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Convert the weights of a transformers model to a regard state dict; `config` is that of `read_marian`.
-
-    Raises:
-        UserError: A tensor is missing, unknown, or has another shape or unexpected values.
-    """
+    """Convert the weights of a transformers model to a regard state dict; `config` is that of `read_marian`."""
     where = "weights of transformers"
     given = dict(tensors)
     for name in (_SOURCE, _TARGET):
@@ -219,11 +203,7 @@ def from_marian(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dic
 
 
 def ban_tokens(tensors: Mapping[str, Tensor], banned: Any, where: str) -> Mapping[str, Tensor]:
-    """Add a bias against the tokens in `bad_words_ids`, which `generate` never produces, such as Marian's padding.
-
-    Raises:
-        UserError: An entry is not a single token of the vocabulary.
-    """
+    """Add a bias against the tokens in `bad_words_ids`, which `generate` never produces, such as Marian's padding."""
     if not banned:
         return tensors
     if _BIAS not in tensors:

@@ -43,11 +43,7 @@ def to_fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
 
 
 def from_fast_tokenizer(folder: Path) -> Tokenizer:
-    """Load a regard tokenizer that was saved by `to_fast_tokenizer`.
-
-    Raises:
-        UserError: The file is missing or damaged, or contains another kind of tokenizer.
-    """
+    """Load a regard tokenizer that was saved by `to_fast_tokenizer`."""
     path = folder / FAST_TOKENIZER
     try:
         backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
@@ -69,11 +65,7 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_wordpiece(folder: Path) -> WordPieceTokenizer:
-    """Load the tokenizer of a BERT folder: tokenizer.json, otherwise vocab.txt with its config.
-
-    Raises:
-        UserError: Both files are missing, or the file is damaged.
-    """
+    """Load the tokenizer of a BERT folder: tokenizer.json, otherwise vocab.txt with its config."""
     if (folder / FAST_TOKENIZER).exists():
         return WordPieceTokenizer.load(folder / FAST_TOKENIZER)
     path, config_path = folder / WORDPIECE_VOCABULARY, folder / TOKENIZER_CONFIG
@@ -98,11 +90,7 @@ def has_marian_tokenizer(folder: Path) -> bool:
 
 
 def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
-    """Load the source and target tokenizers of a Marian folder; one object if they are identical.
-
-    Raises:
-        UserError: A file is missing or damaged.
-    """
+    """Load the source and target tokenizers of a Marian folder; one object if they are identical."""
     separate = (folder / MARIAN_TARGET_VOCABULARY).is_file()
     vocabulary, target_vocabulary = folder / MARIAN_VOCABULARY, folder / MARIAN_TARGET_VOCABULARY
     ids = check_ids(read_json(vocabulary), vocabulary)

@@ -47,11 +47,7 @@ def build_huggingface(translator: Translator) -> Any:
 
 
 def load_in_transformers(path: Path, device: torch.device) -> Translator:
-    """Load a translator whose model runs in transformers.
-
-    Raises:
-        UserError: The folder has no translation model, or transformers does not support it or is not installed.
-    """
+    """Load a translator whose model runs in transformers."""
     translator = Translator.load(path)
     generator = TransformersGenerator(build_huggingface(translator).to(device))
     return Translator(translator.model, translator.vocabularies, translator.languages, generator=generator)

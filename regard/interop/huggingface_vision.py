@@ -120,11 +120,7 @@ def to_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig
 
 
 def read_vision_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> ViTConfig | SwinConfig:
-    """Convert config.json of a ViT or Swin of transformers; the weights determine the number of classes.
-
-    Raises:
-        UserError: A value is missing or invalid, or not supported by regard.
-    """
+    """Convert config.json of a ViT or Swin of transformers; the weights determine the number of classes."""
     kind = values.get("model_type")
     classes = {"classes": len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0}
     if kind == "vit":
@@ -139,11 +135,7 @@ def read_vision_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor],
 
 
 def build_huggingface_classifier(classifier: Classifier) -> Any:
-    """Build the transformers model with a classifier's weights and class names.
-
-    Raises:
-        UserError: transformers has no such model, or is not installed.
-    """
+    """Build the transformers model with a classifier's weights and class names."""
     model = classifier.model
     values = _describe(model.config)
     library = import_optional("transformers", "hf")
@@ -184,11 +176,7 @@ def export_huggingface_classifier(classifier: Classifier, folder: Path) -> list[
 
 
 def _describe(config: Any) -> dict[str, Any]:
-    """Return the values of the transformers config.
-
-    Raises:
-        UserError: transformers has no such model.
-    """
+    """Return the values of the transformers config, if transformers has such a model."""
     if config.image[0] != config.image[1] or config.patch[0] != config.patch[1]:
         raise UserError("image models of transformers need square images and patches")
     if config.qk_scale is not None:

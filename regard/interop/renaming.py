@@ -62,11 +62,7 @@ def import_tensors(
 
 
 def export_tensors(tensors: Mapping[str, Tensor], config: Settings, names: Names) -> dict[str, Tensor]:
-    """Convert a regard state dict to the other library's names: the inverse of `import_tensors`.
-
-    Raises:
-        UserError: A tensor of the model is missing.
-    """
+    """Convert a regard state dict to the other library's names: the inverse of `import_tensors`."""
     exported: dict[str, Tensor] = {}
     for name in _state_dict_shapes(config):
         if name not in tensors:
@@ -79,11 +75,7 @@ def export_tensors(tensors: Mapping[str, Tensor], config: Settings, names: Names
 
 
 def rename_keys(values: Mapping[str, Any], keys: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Return values of another library's config under regard's keys; `keys` maps regard's keys to the library's.
-
-    Raises:
-        UserError: A key is missing.
-    """
+    """Return values of another library's config under regard's keys; `keys` maps regard's keys to the library's."""
     for foreign in keys.values():
         if values.get(foreign) is None:
             raise UserError(f"{where}: {foreign} is missing")

@@ -16,11 +16,7 @@ HEAD_WIDTH = 64
 
 
 def infer_vit(tensors: Mapping[str, Tensor], names: Names, changes: Mapping[str, Any], where: str) -> ViTConfig:
-    """Infer the config of a ViT; `changes` sets or overrides keys of the config.
-
-    Raises:
-        UserError: A tensor is missing or has another shape, a value is invalid, or a size needs to be given.
-    """
+    """Infer the config of a ViT; `changes` sets or overrides keys of the config."""
 
     def foreign(name: str) -> str:
         return map_name(name, names)[0]
@@ -57,11 +53,7 @@ def infer_vit(tensors: Mapping[str, Tensor], names: Names, changes: Mapping[str,
 
 
 def shape_of(tensors: Mapping[str, Tensor], name: str, dimensions: int) -> list[int]:
-    """Return the shape of a tensor with this number of dimensions.
-
-    Raises:
-        UserError: The tensor is missing, empty, or has another number of dimensions.
-    """
+    """Return the shape of a tensor, which must have this number of dimensions, none of them empty."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing; it is needed to infer the sizes of the model")
     shape = list(tensors[name].shape)

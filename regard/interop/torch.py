@@ -66,9 +66,6 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
     Args:
         tensors: Tensors of the module around the `nn.Transformer`.
         values: Keys of the config that cannot be inferred, such as heads, norm and positions.
-
-    Raises:
-        UserError: A tensor is missing, or a value is missing or invalid.
     """
     inner = _transformer_tensors(tensors)
     width = _find_matrix(inner, _IN_PROJ, "width").shape[-1]
@@ -96,11 +93,7 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
 
 
 def from_torch(tensors: Mapping[str, Tensor], names: Embeddings, config: TransformerConfig) -> dict[str, Tensor]:
-    """Convert the weights of an `nn.Transformer` to a regard state dict; `config` is that of `read_torch`.
-
-    Raises:
-        UserError: A tensor is missing or has another shape.
-    """
+    """Convert the weights of an `nn.Transformer` to a regard state dict; `config` is that of `read_torch`."""
     given = _transformer_tensors(tensors)
     scale = 1.0 if names.scaled else 1 / math.sqrt(config.width)
     given["source"] = _find(tensors, names.source, "source") * scale

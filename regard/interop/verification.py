@@ -164,11 +164,7 @@ def compare(translator: Translator, external: ExternalModel, sources: Sequence[T
 
 
 def check_agreement(agreement: Agreement, what: str) -> None:
-    """Check that an unquantised copy of a model agrees with it.
-
-    Raises:
-        UserError: Translations differ, or log-probabilities differ by more than `TOLERANCE`.
-    """
+    """Raise a `UserError` if translations differ, or log-probabilities differ by more than `TOLERANCE`."""
     different = [name for name, (same, total) in agreement.identical.items() if same + agreement.ties[name] != total]
     if different or not agreement.max_difference <= TOLERANCE:
         raise UserError(

@@ -26,11 +26,7 @@ class Client:
         self._url, self._key = url.rstrip("/"), key
 
     def choose_languages(self, source: str | None, target: str | None) -> tuple[str, str]:
-        """Return the given languages; if one is missing, the only matching pair of the server.
-
-        Raises:
-            UserError: No pair or several pairs match.
-        """
+        """Return the given languages; if one is missing, the only matching pair of the server."""
         if source is not None and target is not None:
             return source, target
         pairs = [
@@ -45,11 +41,7 @@ class Client:
         return pairs[0]
 
     def translate(self, lines: Iterable[str], source: str, target: str) -> Iterator[str]:
-        """Yield the translation of each line; blank lines are returned unchanged.
-
-        Raises:
-            UserError: The server cannot be reached, or returns an error.
-        """
+        """Yield the translation of each line; blank lines are returned unchanged."""
         max_characters = int(self._request("/frontend/settings").get("charLimit", -1))
         for batch in _batches(lines, BATCH_LINES, max_characters):
             texts = [line for line in batch if line.strip()]

@@ -52,11 +52,7 @@ class Keys:
 
     @classmethod
     def load(cls, path: Path) -> "Keys":
-        """Read a key file.
-
-        Raises:
-            UserError: The file cannot be read, or a line is malformed.
-        """
+        """Read a key file."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -113,11 +109,7 @@ def hash_key(key: str) -> str:
 
 
 def make_key(name: str, per_minute: int = 600) -> tuple[str, str]:
-    """Return a new random key, and its line for the key file.
-
-    Raises:
-        UserError: The name is not a single word.
-    """
+    """Return a new random key, and its line for the key file. The name must be a single word."""
     if not re.fullmatch(r"[^\s#]+", name):
         raise UserError(f"{name!r} is not a valid key name; use a single word without #")
     key = secrets.token_urlsafe(32)

@@ -49,11 +49,7 @@ class ModelRunner:
         """Run the model once, so that the first requests are not slower than others."""
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        """Run an operation on a batch.
-
-        Raises:
-            UserError: The model does not support the operation, or an item is invalid.
-        """
+        """Run an operation on a batch."""
         if operation not in self.operations:
             supported = ", ".join(self.info.operations) or "only the page"
             raise UserError(f"{self.info.name} does not support {operation}; it supports {supported}")
@@ -61,11 +57,7 @@ class ModelRunner:
 
 
 def load_runner(request: LoadRequest) -> ModelRunner:
-    """Load a model.
-
-    Raises:
-        UserError: The model cannot be loaded.
-    """
+    """Load a model."""
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     if is_exported(request.run):
@@ -222,11 +214,7 @@ def _for_each(view: Callable[[Any, Any], Any], model: Any) -> Callable[..., list
 
 
 def change_search(settings: DecodingSettings, options: dict[str, Any]) -> DecodingSettings:
-    """Return the settings with the given options, and without settings that conflict with them.
-
-    Raises:
-        UserError: The model does not support an option.
-    """
+    """Return the settings with the given options, and without settings that conflict with them."""
     changes = {key: value for key, value in options.items() if value is not None}
     if isinstance(settings, SearchSettings) and "temperature" in changes:  # sampling excludes beam search
         changes |= {"beam": None, "groups": 1, "diversity": 0.5, "coverage": 0.0}

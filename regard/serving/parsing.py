@@ -59,11 +59,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
-    """Parse the fields of a request from JSON, a form or the query string.
-
-    Raises:
-        ApiError: The request is malformed, or does not match the schema.
-    """
+    """Parse the fields of a request from JSON, a form or the query string."""
     content_type = _content_type(request)
     with _validation_errors():
         if content_type == "application/json" or content_type.endswith("+json"):
@@ -83,9 +79,6 @@ async def read_images(request: Request, schema: type[Schema]) -> tuple[Schema, l
     """Parse the fields and images of a request.
 
     Images are the files named `image` of a form, or the whole body. Fields are those of the form and the query string.
-
-    Raises:
-        ApiError: The request is malformed, or does not match the schema.
     """
     content_type = _content_type(request)
     with _validation_errors():

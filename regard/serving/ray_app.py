@@ -40,9 +40,6 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     """Return the application for `serve run`, whose number of replicas follows the load.
 
     All machines of the cluster need the runs at the same paths.
-
-    Raises:
-        UserError: An argument is unknown or invalid.
     """
     parsed = Arguments.parse(arguments, "serve run")
     options = parsed.model_dump(include={"device", "threads", "engine", "precision"})

@@ -54,11 +54,7 @@ class ServedModels:
         self._loading = asyncio.Lock()
 
     async def start(self) -> None:
-        """Load and warm up all models in parallel.
-
-        Raises:
-            UserError: A model cannot be loaded.
-        """
+        """Load and warm up all models in parallel."""
         async with self._loading:
             requests = [request for request in self._load_requests for _ in range(self._workers)]
             workers = iter(await self._start_workers(requests))
@@ -122,11 +118,7 @@ class ServedModels:
         return {code: sorted({code, *(t for s, t in self.pairs if s == code)}) for code in codes}
 
     def for_pair(self, source: str, target: str) -> ServedModel:
-        """Return the model of a language pair.
-
-        Raises:
-            ApiError: No model translates between these languages.
-        """
+        """Return the model of a language pair."""
         self.check_loaded()
         pairs = self.pairs
         if (source, target) in pairs:
@@ -140,11 +132,7 @@ class ServedModels:
         raise bad_request(f"{target} is not available as a target language from {source}; available: {available}")
 
     def find(self, name: str | None, operation: str) -> ServedModel:
-        """Return the named model, or the first model, that supports an operation or a section of the page.
-
-        Raises:
-            ApiError: There is no such model, or it does not support the operation.
-        """
+        """Return the named model, or the first model, that supports an operation or a section of the page."""
         self.check_loaded()
         candidates = [model for model in self.all if model.supports(operation)]
         if name is None:

@@ -54,11 +54,7 @@ def serve(config: ServingConfig, host: str, port: int) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        UserError: The address cannot be used.
-    """
+    """Return a listening socket."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=1024)

@@ -65,11 +65,7 @@ class Service:
         await self.models.reload()
 
     def authenticate(self, request: Request, key: str | None) -> None:
-        """Check the API key of a request, given as a field or in the header `Authorization: Bearer`.
-
-        Raises:
-            ApiError: The key is missing or invalid, or its rate limit is exceeded.
-        """
+        """Check the API key of a request, given as a field or in the header `Authorization: Bearer`."""
         if self.keys is None:
             return
         authorization = request.headers.get("authorization", "")
@@ -106,11 +102,7 @@ class Service:
         split: bool = True,
         alignments: bool = False,
     ) -> list[TranslatedDocument]:
-        """Split each text into sentences and translate them.
-
-        Raises:
-            ApiError: The texts cannot be translated.
-        """
+        """Split each text into sentences and translate them."""
         builder = model.job_builder
         assert builder is not None
         if format == "html":  # in a thread: malicious markup can take 250 ms to parse

@@ -108,9 +108,6 @@ def benchmark_attention(
         budget: Seconds per call; slower kinds are skipped at this length and above.
         lengths: Numbers of tokens.
         on_progress: Called with a description before each length.
-
-    Raises:
-        UserError: There is no such model.
     """
     heads, rows = read_heads(Path(run), device), list[Row]()
     torch.manual_seed(0)
@@ -124,11 +121,7 @@ def benchmark_attention(
 
 
 def read_heads(path: Path, device: torch.device) -> Heads:
-    """Return the heads of a model's first attention; causal if the model is autoregressive.
-
-    Raises:
-        UserError: There is no such model.
-    """
+    """Return the heads of a model's first attention; causal if the model is autoregressive."""
     folder = find_model_folder(path)
     model = build_on_meta(read_config(folder), folder / CONFIG)
     first = next(module for module in model.modules() if isinstance(module, Attention))

@@ -117,9 +117,6 @@ def measure_speed(
 
     The systems take turns, so that other load on the machine affects all of them. Their results must be on the host, so
     that the device has finished.
-
-    Raises:
-        UserError: There are fewer items than a batch needs.
     """
     if batch > len(items):
         raise UserError(f"{len(items)} {noun} are fewer than a batch of {batch}; give more, or a smaller --batch")
@@ -154,11 +151,7 @@ def share_of_same(outputs: Sequence[object], first: Sequence[object]) -> float:
 
 
 def choose_batch_sizes(given: Sequence[int], number: int, data: str) -> list[int]:
-    """Return the given batch sizes, or the default sizes up to `number` items, in ascending order.
-
-    Raises:
-        UserError: A given size is larger than `number`, or there are no items.
-    """
+    """Return the given batch sizes, or the default sizes up to `number` items, in ascending order."""
     if not number:
         raise UserError(f"{data}: there is nothing to time")
     if given and max(given) > number:
@@ -167,11 +160,7 @@ def choose_batch_sizes(given: Sequence[int], number: int, data: str) -> list[int
 
 
 def split_options(text: str) -> tuple[Path, dict[str, str]]:
-    """Split "RUN:key=value,key=value" into the path and the settings.
-
-    Raises:
-        UserError: A setting has no "=".
-    """
+    """Split "RUN:key=value,key=value" into the path and the settings."""
     path, colon, options = text.rpartition(":")
     if not colon or "=" not in options:
         return Path(text), {}
@@ -185,11 +174,7 @@ def split_options(text: str) -> tuple[Path, dict[str, str]]:
 
 
 def check_libraries(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of other libraries without repetitions.
-
-    Raises:
-        UserError: One is unknown.
-    """
+    """Return the names of other libraries without repetitions, or raise a `UserError` if one is unknown."""
     for name in names:
         if name not in LIBRARIES:
             raise UserError(f"--library {name}: choose one of {', '.join(LIBRARIES)}")

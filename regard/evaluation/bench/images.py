@@ -33,11 +33,7 @@ class ImageSystem:
 
     @classmethod
     def open(cls, run: str, device: torch.device) -> Self:
-        """Load the classifier of a run.
-
-        Raises:
-            UserError: It cannot be loaded, or search settings are given.
-        """
+        """Load the classifier of a run."""
         path, settings = split_options(run)
         if settings:
             raise UserError(f"{run}: an image model has no search settings; give {path}")

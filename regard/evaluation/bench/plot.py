@@ -18,11 +18,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def check_plot_path(path: Path) -> None:
-    """Check that a plot can be written to `path`.
-
-    Raises:
-        UserError: The suffix is unknown, or the folder does not exist.
-    """
+    """Raise a `UserError` if a plot cannot be written to `path`."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path}: a plot is written as {', '.join(FORMATS)}; choose such a name")
     if path.is_dir() or not path.parent.is_dir():
@@ -63,11 +59,7 @@ def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
 
 
 def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None:
-    """Draw the results into a file, atomically.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Draw the results into a file, atomically."""
     with replace_file(path) as temporary, mpl.rc_context({"svg.hashsalt": "regard"}):  # reproducible files
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
         draw_quality_against_speed(results, title).savefig(temporary, dpi=140, facecolor="white", metadata=metadata)

@@ -39,9 +39,6 @@ class TranslationSystem:
             text: Path and settings. The settings "engine" and "precision" are passed to `load`.
             device: Device of the model.
             load: Loads the translator.
-
-        Raises:
-            UserError: There is no such model, or it does not support the settings.
         """
         path, values = split_options(text)
         options = {key: values.pop(key) for key in ("engine", "precision") if key in values}
@@ -66,11 +63,7 @@ class Sentences:
 
     @classmethod
     def read(cls, src: Path, ref: Path | None) -> Self:
-        """Read files of sentences and of references.
-
-        Raises:
-            UserError: A file cannot be read, or the two have different lengths.
-        """
+        """Read files of sentences and of references."""
         if ref is None:
             sources = list(read_lines(src))
             return cls(sources, None, f"{len(sources):,} sentences of {src}")
