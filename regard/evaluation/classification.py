@@ -43,9 +43,7 @@ class Calibration:
 
     Attributes:
         error: Expected calibration error (ECE) in percent: the mean distance of confidence and accuracy.
-        images: Number of images in each bin.
-        confidence: Mean confidence of each bin.
-        accuracy: Accuracy of each bin.
+        images, confidence, accuracy: Number of images, mean confidence and accuracy of each bin.
     """
 
     error: float
@@ -59,14 +57,10 @@ class Scores:
     """Scores of predicted probabilities.
 
     Attributes:
-        classes: Names of the classes.
-        images: Number of images.
-        accuracy: Accuracy in percent.
-        interval: 95 % confidence interval of the accuracy, in percent.
+        accuracy, interval: Accuracy and its 95 % confidence interval, in percent.
         top5: Share of images whose class is among the five most likely, in percent; None for up to five classes.
         loss: Mean cross-entropy.
         confusion: Number of images by true class (row) and predicted class (column).
-        calibration: Calibration of the probabilities.
     """
 
     classes: tuple[str, ...]
@@ -193,7 +187,6 @@ def evaluate(
     """Score a classifier on labelled images; unreadable images are reported and not counted.
 
     Args:
-        classifier: The classifier.
         images: Images with the classes of the classifier.
         name: Name of the test set, for the report.
         on_progress: Called with the number of images after each batch.

@@ -53,8 +53,7 @@ class LabelledPairs:
     """Pairs of views with known correspondences.
 
     Attributes:
-        view1: Pixels in [0, 1], (B, 3, H, W).
-        view2: The other view, (B, 3, H, W).
+        view1, view2: Pixels in [0, 1], (B, 3, H, W).
         positions: Position in the second view of each pixel of the first, (x, y) in pixels, (B, H, W, 2).
         covisible: Whether the pixel is visible in the second view, (B, H, W).
         unseen: Whether it is certainly not visible; in photographs, some pixels are neither, (B, H, W).
@@ -93,11 +92,9 @@ class CompletionScores:
     """Losses of completed first views, and hits of cross-attention.
 
     Attributes:
-        pairs: Number of pairs.
         overlap: Share of the first view that is visible in the second.
         losses: Loss with the true second view, with that of another pair, and with a blank one.
-        covisible_losses: Losses of covisible masked patches; empty if there are none.
-        unseen_losses: Losses of unseen masked patches; empty if there are none.
+        covisible_losses, unseen_losses: Losses of these masked patches; empty if there are none.
         hits: For each cross-attention, the share of covisible patches whose peak is the true patch or a neighbour.
         same_position: The share of hits of a peak at the same position, as a baseline.
         moved: The share of covisible patches that the baseline misses.

@@ -37,7 +37,6 @@ class System:
     """A loaded model or a file of translations.
 
     Attributes:
-        path: Path given by the user.
         content: The translator, or the translations.
         folder: Model folder; None for a file.
         model: Fingerprint of the weights; None for a file.

@@ -24,10 +24,8 @@ def draw_heads(
     """Draw the attention map of each head, with one row per target token and one column per source token.
 
     Args:
-        weights_HTS: Attention weights.
         sources: Labels of the S columns.
         targets: Labels of the T rows.
-        title: Title of the drawing.
         columns: Number of heads per row.
     """
     H, T, S = weights_HTS.shape

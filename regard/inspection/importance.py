@@ -23,9 +23,7 @@ def importance_by_ablation(
     """Return the increase of the loss when each head is ablated, (H,) by attention module.
 
     Args:
-        model: Model whose heads are ablated.
         loss: Computes the loss of the model, always on the same data. Called once per head.
-        names: Attention modules. Defaults to all.
     """
     baseline = float(loss())
     increases: dict[str, Floats] = {}
@@ -46,10 +44,8 @@ def importance_by_gradient(
     parameters are not changed.
 
     Args:
-        model: Model whose heads are scaled.
         losses: Computes one or several losses in one tensor. Separate losses, such as one per sentence, keep their
             signs from cancelling.
-        names: Attention modules. Defaults to all.
     """
     attentions = find_attentions(model, names)
     scales = {

@@ -51,7 +51,6 @@ def layer_weights(records: Mapping[str, AttentionRecord], stack: str = "encoder"
     """Return the self-attention weights of a stack's layers in order, (B, H, T, T) each.
 
     Args:
-        records: What `probe` recorded.
         stack: Name of the stack in the model.
 
     Raises:

@@ -43,12 +43,10 @@ def draw_image_attention(
     received, or by that of the given patch. Each map is scaled to its own maximum.
 
     Args:
-        model: A ViT or a Swin.
         records: What `probe` recorded of all attention modules for this image.
         pixels: The image as the model received it, (height, width, channels).
         patch: Row and column of the patch whose attention is drawn.
         names: Attention modules to draw instead, such as "encoder.3.attention": the mean of their heads, and each head.
-        heads: Heads to draw. Defaults to all.
 
     Raises:
         UserError: The model is neither a ViT nor a Swin, or a patch, attention module or head does not exist.

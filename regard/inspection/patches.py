@@ -39,7 +39,6 @@ class WindowAttention:
 
     Attributes:
         stage: Index of the stage. Each stage merges 2 × 2 tokens of the previous one.
-        layer: Index of the layer within the stage.
         grid: Rows and columns of the stage's tokens.
         heads: Attention that each token received from its window, or that one token paid to the others, (H, N).
         patch: Row and column of that token, None for attention received.
@@ -80,7 +79,6 @@ def window_attention(
     """Return the attention of every layer for one image, first layer first.
 
     Args:
-        model: The model that was probed.
         records: What `probe` recorded of all its attention modules.
         image: Height and width in pixels.
         patch: Row and column of a first-stage token whose attention is returned. Defaults to the attention that each

@@ -38,7 +38,6 @@ def encode_positions(encoding: nn.Module, positions: npt.ArrayLike | int) -> Flo
     Rotary encodings add no vector; their result is the rotated vector of ones.
 
     Args:
-        encoding: Any position encoding of regard.
         positions: (N,), or (N, 2) on a grid; an int means 0 … positions - 1.
 
     Raises:

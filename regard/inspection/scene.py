@@ -24,10 +24,8 @@ class View:
     Attributes:
         name: Name of the module in the model, such as "decoder.3.cross".
         group: Encoder self-attention, decoder self-attention or cross-attention.
-        layer: Index of the layer in its stack.
         weights: Attention weights, (H, T, S).
-        rows: Key of the row labels in `Scene.labels`.
-        columns: Key of the column labels in `Scene.labels`.
+        rows, columns: Keys of the labels in `Scene.labels`.
     """
 
     name: str
@@ -53,12 +51,9 @@ class Scene:
     """A sentence, its translation, and the attention maps between their tokens.
 
     Attributes:
-        source: Source sentence.
-        translation: Its translation.
         labels: Token labels by name: "source", "translation", and those that the views refer to.
         alignment: Cross-attention averaged over heads and layers, ("translation", "source").
         probabilities: Probability of each token of "translation".
-        views: Maps of each attention module.
         about: Description, such as the name of the model.
     """
 

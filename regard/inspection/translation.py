@@ -58,12 +58,9 @@ def record_translation(
 
     Args:
         translator: A `Translator` with a single model.
-        sentence: Source sentence.
         target: Tokens of the translation, read with teacher forcing. None translates the sentence first.
             Non-autoregressive models ignore this and always translate.
-        settings: Decoding settings.
         names: Attention modules, such as "decoder.3.cross". Defaults to all.
-        record: Quantities to record.
 
     Raises:
         UserError: The sentence is blank, a token is not in the vocabulary, or an attention module does not exist.
@@ -93,10 +90,7 @@ def translation_scene(
 
     Args:
         translator: A `Translator`; of an ensemble, the first model is shown.
-        sentence: Source sentence.
         names: Attention modules, such as "decoder.3.cross". Defaults to all.
-        settings: Decoding settings.
-        about: Description of the model.
 
     Raises:
         UserError: The sentence is blank, or an attention module does not exist.

@@ -49,8 +49,7 @@ def find_peaks(
 
     Args:
         model: Used in its current mode (training or evaluation).
-        view1: Pixels between 0 and 1, (B, 3, H, W).
-        view2: Pixels of the other view, likewise.
+        view1, view2: Pixels between 0 and 1, (B, 3, H, W).
         visible: Indices of the visible patches of the first view, (B, K). Defaults to all.
         names: Attention modules, such as "decoder.2.cross". Defaults to all cross-attention modules.
     """
@@ -70,9 +69,7 @@ def draw_peaks(
     """Draw the matches of the cross-attention module with the highest mean peak, and return its name.
 
     Args:
-        model: A two-view model.
-        view1: Pixels between 0 and 1, (1, 3, H, W).
-        view2: Pixels of the other view, likewise.
+        view1, view2: Pixels between 0 and 1, (1, 3, H, W).
         names: Cross-attention modules to choose from. Defaults to all.
         patch: Row and column of the only patch whose match is drawn. Defaults to those with the highest weights.
 
@@ -101,9 +98,7 @@ def draw_matches(
     """Draw two views side by side, with lines from first-view patches to their attention peaks.
 
     Args:
-        view1: Pixels between 0 and 1, (B, 3, H, W).
-        view2: Pixels of the other view, likewise.
-        peaks: Peaks to draw.
+        view1, view2: Pixels between 0 and 1, (B, 3, H, W).
         patch: Patch size in pixels.
         row: Index of the pair in the batch.
         most: Maximum number of lines; those with the highest weights are drawn.

@@ -55,7 +55,6 @@ def export_model(
 
     Args:
         run: A model folder, or a run that contains one.
-        out: The new folder.
         to: One of `FORMATS`.
         quantization: Data type of the weights, for formats that support quantisation.
         texts: Sentences for the verification. Defaults to random tokens.

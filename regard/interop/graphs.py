@@ -42,10 +42,8 @@ class GraphSpec(NamedTuple):
     """A module to be exported.
 
     Attributes:
-        module: The module.
         inputs: Example inputs by name, in the order of the module's arguments.
         dynamic: For each input, its dimensions of variable size, with a name for the size.
-        outputs: Names of the outputs.
     """
 
     module: nn.Module
@@ -59,9 +57,6 @@ class GraphFormat:
     """A file format for graphs.
 
     Attributes:
-        suffix: File suffix.
-        save: Writes a graph to a file.
-        load: Loads a graph from a file.
         description: Description of the format for messages, such as "in onnxruntime".
     """
 

@@ -59,7 +59,6 @@ def import_model(
     Args:
         path: A folder of transformers, sentence-transformers or timm, or a weights file of timm, torchvision or an
             `nn.Transformer`.
-        out: The new folder.
         changes: Keys of the config that cannot be inferred from the files, such as heads.
         embeddings: Names of the tensors around an `nn.Transformer`; see `Embeddings`.
         tokenizer: A regard tokenizer for an `nn.Transformer`.

@@ -29,9 +29,6 @@ def import_tensors(
     """Convert another library's tensors to the state dict of a model with this config.
 
     Args:
-        tensors: Tensors of the other library.
-        config: Config of the regard model.
-        names: Table of names.
         where: Description of the tensors for error messages.
         ignored: Regular expressions for the beginnings of names that regard does not need.
 

@@ -55,9 +55,7 @@ class Agreement:
     """Differences between a regard model and its copy in another format.
 
     Attributes:
-        sentences: Number of sentences compared.
-        max_difference: Largest difference of token log-probabilities.
-        mean_difference: Mean difference of token log-probabilities.
+        max_difference, mean_difference: Differences of token log-probabilities.
         identical: For each search, the number of identical translations and of translations compared. Translations
             that reach the length limit are not compared.
         ties: For each search, the number of different translations with equal scores within rounding.

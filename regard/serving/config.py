@@ -38,10 +38,8 @@ class ServingConfig:
 
     Attributes:
         load_requests: the models; the first of several models for one language pair is used by default.
-        workers: worker processes per model.
         keys: file of API keys; without it, no key is needed.
         origins: web origins that may send requests (CORS).
-        log_text: whether to log the texts of requests.
     """
 
     load_requests: Sequence[LoadRequest]

@@ -21,11 +21,9 @@ class ApiError(Exception):
     """An error response.
 
     Args:
-        status: HTTP status.
         message: one sentence for the client.
         reason: short reason for the log, the metrics and the page.
         retry_after: seconds after which the client may try again.
-        close: whether to close the connection.
         numbers: numbers in the message, for the page's translation of it.
     """
 

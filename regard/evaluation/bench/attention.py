@@ -103,10 +103,7 @@ def benchmark_attention(
     """Time every kind of attention with the heads of a model, over sequence length.
 
     Args:
-        run: Model folder or run.
-        device: Device of the inputs.
         budget: Seconds per call; slower kinds are skipped at this length and above.
-        lengths: Numbers of tokens.
         on_progress: Called with a description before each length.
     """
     heads, rows = read_heads(Path(run), device), list[Row]()

@@ -48,10 +48,7 @@ class Result:
     """Timings of one system, and its score if there are references.
 
     Attributes:
-        name: Name of the system.
         settings: Settings of its search.
-        parameters: Number of parameters.
-        timings: One for each batch size.
         score: BLEU.
         same: Share of outputs equal to those of the first system, if they were compared.
         unit: What is timed, "sentences" or "images".

@@ -37,8 +37,6 @@ class TranslationSystem:
 
         Args:
             text: Path and settings. The settings "engine" and "precision" are passed to `load`.
-            device: Device of the model.
-            load: Loads the translator.
         """
         path, values = split_options(text)
         options = {key: values.pop(key) for key in ("engine", "precision") if key in values}
@@ -96,11 +94,7 @@ def benchmark_translators(
     """Time translators at every batch size, and score them if there are references.
 
     Args:
-        systems: The translators.
-        sentences: What they translate.
-        batch_sizes: Sentences per batch.
         seconds: Time for each system and batch size.
-        tokenisation: Tokeniser of BLEU.
         compare: Whether to report how often the translations equal those of the first system.
     """
     functions = [system.translate for system in systems]
