@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
         "models": "layers attention ops errors config",
         "data": "errors config",
         "decoding": "models layers attention ops errors config",
-        "inspection": "models layers attention errors",
+        "inspection": "models layers attention runtime errors",
         "pipelines": "decoding data models attention ops runtime errors",
         "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
         "interop": "pipelines decoding data models layers attention runtime errors config",

@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.options import Beam, Device, Iterations, Run, SearchOverrides, parse_search
 from regard.errors import UserError
-from regard.runtime import choose_device
+from regard.runtime import choose_device, replace_file
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -42,7 +42,7 @@ def look(
     device: Device = "auto",
 ) -> None:
     """Show the attention of a model's layers and heads while it translates, classifies or matches views."""
-    from regard.inspection.output import atomic_write, check_output, save_scene
+    from regard.inspection.output import check_output, save_scene
     from regard.inspection.translation import translation_scene
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import Translator
@@ -66,7 +66,7 @@ def look(
             result, picture = _draw_image(run, Path(inputs[0]), device, only, head, patch)
         else:
             result, picture = _draw_views(folder, [Path(path) for path in inputs], device, only, patch)
-        with atomic_write(out) as temporary:
+        with replace_file(out) as temporary:
             picture.save(temporary, "png")
     else:
         translator = Translator.load(folder, device=choose_device(device))

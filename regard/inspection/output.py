@@ -1,12 +1,10 @@
 """Save a scene as a page (.html) or a figure (.png, .svg). Files are written atomically."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from regard.errors import UserError
 from regard.inspection.scene import Scene
+from regard.runtime import replace_file
 
 FORMATS = (".html", ".png", ".svg")
 
@@ -24,25 +22,8 @@ def check_output(out: Path) -> None:
 def save_scene(scene: Scene, out: Path) -> None:
     """Draw a scene in the format of the file's suffix. An existing file is replaced."""
     check_output(out)
-    with atomic_write(out) as temporary:
+    with replace_file(out) as temporary:
         temporary.write_bytes(_render(scene, out.suffix.lower()))
-
-
-@contextmanager
-def atomic_write(out: Path) -> Iterator[Path]:
-    """Yields a temporary path that replaces `out` if the block ends without an error.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        yield temporary
-        temporary.replace(out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _render(scene: Scene, suffix: str) -> bytes:

@@ -1,9 +1,9 @@
 """Record a translator's attention over one sentence and its translation, with labels for the rows and columns."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +24,6 @@ Labels = dict[str, list[str]]
 """Token labels: "source", "translation", "decoder_output" and "decoder_input"."""
 
 
-class TranslationPipeline(Protocol):
-    """The part of `regard.Translator` that is used here."""
-
-    model: Any
-    vocabularies: Any
-
-    @property
-    def hypotheses(self) -> Callable[..., list[list[Any]]]: ...
-
-    @property
-    def log_probs(self) -> Callable[..., torch.Tensor]: ...
-
-
 @dataclass(frozen=True)
 class TranslationRecord:
     """Token labels, and the recorded quantities by attention module."""
@@ -47,7 +34,7 @@ class TranslationRecord:
 
 @torch.no_grad()
 def record_translation(
-    translator: TranslationPipeline,
+    translator: Any,
     sentence: str,
     target: Sequence[int] | None,
     settings: Any = None,
@@ -80,7 +67,7 @@ def record_translation(
 
 
 def translation_scene(
-    translator: TranslationPipeline,
+    translator: Any,
     sentence: str,
     names: Collection[str] | None = None,
     settings: Any = None,
@@ -148,7 +135,7 @@ def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labe
     }
 
 
-def _check_target(translator: TranslationPipeline, target: Sequence[int]) -> None:
+def _check_target(translator: Any, target: Sequence[int]) -> None:
     config, vocabulary = translator.model.config, translator.vocabularies.target
     if not all(0 <= token < len(vocabulary) for token in target):
         raise UserError(f"target: token ids of this model go from 0 to {len(vocabulary) - 1}")

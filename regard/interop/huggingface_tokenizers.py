@@ -84,11 +84,6 @@ def read_wordpiece(folder: Path) -> WordPieceTokenizer:
     return WordPieceTokenizer(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)
 
 
-def has_marian_tokenizer(folder: Path) -> bool:
-    """Return whether a folder has SentencePiece tokenizers."""
-    return (folder / MARIAN_SOURCE).is_file()
-
-
 def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
     """Load the source and target tokenizers of a Marian folder; one object if they are identical."""
     separate = (folder / MARIAN_TARGET_VOCABULARY).is_file()

@@ -70,7 +70,9 @@ def export_huggingface(translator: Translator, folder: Path, sources: Sequence[T
         to_fast_tokenizer(source, max_length).save_pretrained(folder)
         if not vocabularies.joint:
             to_fast_tokenizer(target, max_length).save_pretrained(folder / TARGET_TOKENIZER)
-    _save_languages(translator.languages, folder / TOKENIZER_CONFIG)
+    if translator.languages != UNKNOWN_LANGUAGES:  # as in Marian models
+        languages = dict(zip(("source_lang", "target_lang"), translator.languages, strict=True))
+        write_json(folder / TOKENIZER_CONFIG, read_json(folder / TOKENIZER_CONFIG) | languages)
     with hide_progress_bars():
         loaded = type(built).from_pretrained(folder)
     agreement = compare(translator, TransformersGenerator(loaded), sources)
@@ -90,13 +92,6 @@ def hide_progress_bars() -> Iterator[None]:
     finally:
         if enabled:
             log.enable_progress_bar()
-
-
-def _save_languages(languages: tuple[str, str], path: Path) -> None:
-    """Add the languages to the tokenizer's config, as in Marian models, unless they are unknown."""
-    if languages == UNKNOWN_LANGUAGES:
-        return
-    write_json(path, read_json(path) | {"source_lang": languages[0], "target_lang": languages[1]})
 
 
 def _check_tokenizer(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> None:

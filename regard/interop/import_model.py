@@ -18,10 +18,10 @@ from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
 from regard.interop.huggingface_marian import CLASSES, ban_tokens, from_marian, read_marian
 from regard.interop.huggingface_tokenizers import (
+    MARIAN_SOURCE,
     TOKENIZER_CONFIG,
     from_fast_tokenizer,
     from_marian_tokenizer,
-    has_marian_tokenizer,
     read_wordpiece,
 )
 from regard.interop.huggingface_translation import TARGET_TOKENIZER, UNKNOWN_LANGUAGES
@@ -81,7 +81,9 @@ def import_model(
     if "model_type" in values and kind not in MODEL_TYPES:
         raise UserError(f"{path / CONFIG}: model_type is {kind!r}; supported are {', '.join(MODEL_TYPES)}")
     _check_options(path, kind, {"--set": changes, "--embedding": embeddings, "--tokenizer": tokenizer})
-    _check_nan(path, tensors)
+    for name, tensor in tensors.items():
+        if tensor.dtype in _FLOATS and tensor.isnan().any():
+            raise UserError(f"{path}: tensor {name} contains NaN")
     with replace_folder(out) as temporary, _prefix_errors(path):
         if kind in CLASSES:
             description = _import_translator(path, values, tensors, temporary)
@@ -110,12 +112,6 @@ def _check_options(path: Path, kind: str, options: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: omit {option}: {reason}")
 
 
-def _check_nan(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype in _FLOATS and tensor.isnan().any():
-            raise UserError(f"{path}: tensor {name} contains NaN")
-
-
 @contextmanager
 def _prefix_errors(path: Path) -> Iterator[None]:
     """Adds the path to user errors that do not contain it."""
@@ -133,7 +129,7 @@ def _import_translator(folder: Path, values: Mapping[str, Any], tensors: Mapping
     model = _build(config, from_marian(tensors, config))
     source: Tokenizer
     target: Tokenizer
-    if has_marian_tokenizer(folder):
+    if (folder / MARIAN_SOURCE).is_file():
         source, target = from_marian_tokenizer(folder)
     else:
         source = from_fast_tokenizer(folder)

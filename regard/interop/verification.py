@@ -141,7 +141,10 @@ def compare(translator: Translator, external: ExternalModel, sources: Sequence[T
         different = [i for i in ended if external_tokens[i] != best[i].tokens]
         identical[name] = (len(ended) - len(different), len(ended))
         scorable = [i for i in different if longest is None or len(external_tokens[i]) < longest]
-        ties[name] = _count_ties(translator, sources, best, external_tokens, scorable, settings)
+        # Different translations with the same score under the regard model are ties.
+        targets = [external_tokens[i] for i in scorable]
+        scored = translator.generator.score([sources[i] for i in scorable], targets, settings) if scorable else []
+        ties[name] = sum(abs(one.score - best[i].score) < TOLERANCE for i, one in zip(scorable, scored, strict=True))
         translations = [hypothesis.tokens for hypothesis in best]
     # Arbitrary targets are scored, too, so that all tokens and positions are covered.
     reversed_sources = [[token % translator.model.config.target_vocab for token in source[::-1]] for source in sources]
@@ -208,20 +211,3 @@ def compare_images(model: Any, external: Callable[[Tensor], Tensor], what: str) 
             f"at most {TOLERANCE:g} is allowed"
         )
     return f"{what}: batches of {' and '.join(map(str, IMAGE_BATCHES))} images, logits within {difference:.1e}"
-
-
-def _count_ties(
-    translator: Translator,
-    sources: Sequence[Tokens],
-    best: Sequence[TokenHypothesis],
-    external: Sequence[Tokens],
-    different: Sequence[int],
-    settings: SearchSettings,
-) -> int:
-    """Count the different translations whose score under the regard model equals that of its own translation."""
-    if not different:
-        return 0
-    scored = translator.generator.score([sources[i] for i in different], [external[i] for i in different], settings)
-    return sum(
-        abs(hypothesis.score - best[i].score) < TOLERANCE for i, hypothesis in zip(different, scored, strict=True)
-    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.errors import ErrorKind, UserError
+from regard.errors import ErrorKind
 
 Options = tuple[tuple[str, Any], ...]
 """Keyword arguments of an operation, as pairs so that they can be hashed."""
@@ -102,25 +102,11 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class BatchResult:
-    """One result for each item of a batch."""
-
-    results: list[Any]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """Answer to a batch or a `LoadRequest` with invalid input; `kind` is that of the `UserError`."""
+class Failure:
+    """Answer to a batch or a `LoadRequest` that failed; `kind` is that of a `UserError`, None for other exceptions."""
 
     message: str
-    kind: ErrorKind = UserError.kind
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Answer to a batch that raised an unexpected exception."""
-
-    message: str
+    kind: ErrorKind | None
 
 
 @dataclass(frozen=True)

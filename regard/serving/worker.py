@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from regard.errors import UserError
-from regard.serving.messages import Batch, BatchResult, Failed, LoadRequest, ModelInfo, Options, Rejected
+from regard.serving.messages import Batch, Failure, LoadRequest, ModelInfo, Options
 
 STOP_SECONDS = 10.0
 """Time that a worker has to exit before it is killed."""
@@ -63,7 +63,7 @@ class WorkerProcess:
         except BaseException:
             worker.kill()
             raise
-        if isinstance(reply, Rejected):
+        if isinstance(reply, Failure):
             await worker.stop()
             raise UserError(reply.message)
         worker.info = reply
@@ -77,15 +77,14 @@ class WorkerProcess:
             BatchFailedError: The model raised an unexpected exception.
             WorkerDiedError: The process exited.
         """
-        reply = await self._send(Batch(operation, options, items))
-        if isinstance(reply, Rejected):
-            error = UserError(reply.message)
-            error.kind = reply.kind
-            raise error
-        if isinstance(reply, Failed):
+        reply: list[Any] | Failure = await self._send(Batch(operation, options, items))
+        if isinstance(reply, list):
+            return reply
+        if reply.kind is None:
             raise BatchFailedError(reply.message)
-        assert isinstance(reply, BatchResult)
-        return reply.results
+        error = UserError(reply.message)
+        error.kind = reply.kind
+        raise error
 
     async def _send(self, message: LoadRequest | Batch) -> Any:
         self._busy = True
@@ -146,18 +145,18 @@ def run_batches(connection: "Connection[Any, Any]") -> None:
         runner = load_runner(request)
         runner.warm_up()
     except UserError as error:
-        connection.send(Rejected(str(error)))
+        connection.send(Failure(str(error), error.kind))
         return
     connection.send(runner.info)
     while True:
         batch: Batch = connection.recv()
-        reply: BatchResult | Rejected | Failed
+        reply: list[Any] | Failure
         try:
-            reply = BatchResult(runner.run(batch.operation, batch.items, dict(batch.options)))
+            reply = runner.run(batch.operation, batch.items, dict(batch.options))
         except UserError as error:
-            reply = Rejected(str(error), error.kind)
+            reply = Failure(str(error), error.kind)
         except Exception as error:
-            reply = Failed(describe_error(error))
+            reply = Failure(describe_error(error), kind=None)
         connection.send(reply)
 
 

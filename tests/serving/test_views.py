@@ -1,5 +1,6 @@
 """Views of the page: they show the model's own numbers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from regard.inspection.translation import record_translation
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner, change_search
-from regard.serving.views.packet import pack, unpack
+from regard.serving.views.packet import LARGEST_CODES, pack
 from regard.serving.views.positions import view_positions
 from regard.serving.views.text import view_beam
 from tests.serving.server_process import ServerProcess
@@ -39,6 +40,23 @@ def target(runner: TranslationRunner) -> list[int]:
 def view(runner: TranslationRunner, operation: str, **fields: Any) -> Any:
     (result,) = runner.run(operation, [{"text": TEXT} | fields], {})
     return unpack(result) if isinstance(result, bytes) else result
+
+
+def unpack(packet: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the content and the arrays of a packet; values that were not finite are NaN."""
+    start = 4 + int.from_bytes(packet[:4], "little")
+    head = json.loads(packet[4:start])
+    arrays = {}
+    for name, header in head["arrays"].items():
+        dtype = "u1" if header["type"] == "b1" else f"<{header['type']}"
+        size = int(np.prod(header["shape"]))
+        values = np.frombuffer(packet, dtype, size, start + header["offset"]).astype(float)
+        if "low" in header:
+            not_finite = LARGEST_CODES[header["type"]]
+            step = (header["high"] - header["low"]) / (not_finite - 1)
+            values = header["low"] + np.where(values == not_finite, np.nan, values) * step
+        arrays[name] = values.reshape(header["shape"])
+    return head["content"], arrays
 
 
 def test_packets_keep_content_and_arrays() -> None:

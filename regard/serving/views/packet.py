@@ -35,23 +35,6 @@ def pack(content: Mapping[str, Any], arrays: Arrays) -> bytes:
     return len(head).to_bytes(4, "little") + head + bytes(data)
 
 
-def unpack(packet: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
-    """Return the content and the arrays of a packet; values that were not finite are NaN."""
-    start = 4 + int.from_bytes(packet[:4], "little")
-    head = json.loads(packet[4:start])
-    arrays = {}
-    for name, header in head["arrays"].items():
-        dtype = "u1" if header["type"] == "b1" else f"<{header['type']}"
-        size = int(np.prod(header["shape"]))
-        values = np.frombuffer(packet, dtype, size, start + header["offset"]).astype(float)
-        if "low" in header:
-            not_finite = LARGEST_CODES[header["type"]]
-            step = (header["high"] - header["low"]) / (not_finite - 1)
-            values = header["low"] + np.where(values == not_finite, np.nan, values) * step
-        arrays[name] = values.reshape(header["shape"])
-    return head["content"], arrays
-
-
 def _encode(array: Array, encoding: Encoding) -> tuple[dict[str, float], bytes]:
     """Return the range of a quantised array (empty for exact encodings), and its data."""
     if encoding in ("f4", "b1"):
