@@ -43,7 +43,7 @@ def measure_speed(recipe: CroCoRecipe, seconds: float) -> Speed:
     trial = recipe.changed(completion=recipe.completion.model_dump() | changes)
     torch.manual_seed(recipe.training.seed)
     task = build_task(trial, device, Progress(1, Console(quiet=True)))
-    timing = time_steps(task, trial, device, seconds, stretches=2 * EACH + 1)
+    timing = time_steps(task, trial, device, seconds, groups=2 * EACH + 1)
     del task
     gc.collect()  # its memory is wanted by the run that follows
     times = [milliseconds / 1000 for milliseconds in timing.milliseconds]
