@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import environment, save_result
 
 from regard.data.text.readers import read_pairs
-from regard.decoding.search import SearchSettings
+from regard.decoding.config import SearchSettings
 from regard.evaluation import bleu
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device

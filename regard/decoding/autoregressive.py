@@ -23,7 +23,8 @@ from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
-from regard.decoding.search import Stepper, TokenHypothesis, search
+from regard.decoding.search import search
+from regard.decoding.stepper import Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.linear import refresh_prepacked

@@ -12,7 +12,7 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.config import DecodingSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 
 BATCH_TOKENS = 4096
 """Number of padded source tokens in a batch on a CPU."""

@@ -25,7 +25,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
 from regard.decoding.mask_predict import NATOutput, active_iterations, mask_predict, token_log_probs
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops import ctc

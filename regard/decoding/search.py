@@ -9,103 +9,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from regard.decoding.beam import BeamSearch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
+from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis, build_hypotheses, raise_if_nan
 from regard.errors import UserError
 from regard.ops.sampling import gumbel_noise, sample
 
-Doubles = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
 MIN_REMOVED_SHARE = 0.25
 """Share of finished sentences from which they are removed from a batch, because that copies the cache."""
-
-
-class State(Protocol):
-    """State of a stepper with one row per hypothesis. The hypotheses of a sentence are consecutive rows."""
-
-    def select(self, rows: Tensor) -> Self:
-        """Return the state of these rows, in this order. A sentence keeps all of its rows or none."""
-
-    def coverage_penalties(self) -> Tensor:
-        """Return the coverage penalty of each row, (rows,); 0 if all source tokens were attended to."""
-
-
-S = TypeVar("S", bound=State)
-
-
-class Stepper(Protocol[S]):
-    """A model that can be decoded token by token.
-
-    Attributes:
-        bos: Token with which every hypothesis starts.
-        eos: Token with which every hypothesis ends.
-        max_length: Maximum number of target tokens, END included; None if unlimited.
-    """
-
-    bos: int
-    eos: int
-    max_length: int | None
-
-    @property
-    def device(self) -> torch.device:
-        """Device of tokens and log-probabilities."""
-
-    def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> S:
-        """Encode the sources and return a state with `beam_width` rows per source."""
-
-    def step(self, tokens: Tensor, state: S) -> Tensor:
-        """Append a token to each row, (rows,), and return the log-probabilities of the next tokens, (rows, V)."""
-
-
-@dataclass(frozen=True)
-class BeamNode:
-    """A candidate of beam search. The nodes of a sentence form a tree.
-
-    Attributes:
-        node: Index of the node in the tree.
-        parent: Index of the node that it extends; -1 for the root.
-        step: Number of tokens before it.
-        token: Its token.
-        log_prob: Log-probability of the token.
-        cumulative_log_prob: Sum of the log-probabilities up to the token.
-        score: Cumulative log-probability after the length penalty, as if the hypothesis ended here.
-        outcome: "kept", "ended", or one of these, "dropped" or "forbidden" with a reason after a colon.
-    """
-
-    node: int
-    parent: int
-    step: int
-    token: int
-    log_prob: float
-    cumulative_log_prob: float
-    score: float
-    outcome: str
-
-
-@dataclass(frozen=True)
-class TokenHypothesis:
-    """A translation as tokens.
-
-    Attributes:
-        tokens: Tokens without BOS and END.
-        score: Cumulative log-probability after the penalties.
-        token_log_probs: Log-probability of each token and of END.
-        tree: All nodes of the beam that led to it, if traced.
-    """
-
-    tokens: list[int]
-    score: float
-    token_log_probs: list[float]
-    tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)
 
 
 @torch.inference_mode()
@@ -126,8 +43,6 @@ def search(
     Raises:
         UserError: A request or the trace requires a beam, but the settings select sampling; or the model returns NaN.
     """
-    from regard.decoding.beam import BeamSearch
-
     batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not batch:
         return []
@@ -188,25 +103,6 @@ def _greedy_or_sample(
 def _sample(log_probs: Tensor, noise_keys: Tensor, step: int, settings: SearchSettings) -> Tensor:
     noise = gumbel_noise(noise_keys, step, log_probs.shape[1])
     return sample(log_probs, noise, settings.temperature, settings.top_k, settings.top_p)
-
-
-def raise_if_nan(found: bool) -> None:
-    """Stop a search in which NaN scores were found.
-
-    Raises:
-        UserError: `found` is true.
-    """
-    if found:
-        raise UserError(
-            "the model returns NaN scores: its weights are damaged or its training has diverged; use another model, or "
-            "train again with a lower optim.lr"
-        )
-
-
-def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
-    """Convert rows of arrays to hypotheses; lengths include END."""
-    rows = zip(tokens.tolist(), log_probs.tolist(), lengths.tolist(), scores.tolist(), strict=True)
-    return [TokenHypothesis(row[: n - 1], score, row_log_probs[:n]) for row, row_log_probs, n, score in rows]
 
 
 def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> Tensor:

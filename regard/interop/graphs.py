@@ -20,7 +20,8 @@ from regard.attention.kind import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.search import TokenHypothesis, search
+from regard.decoding.search import search
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.models.transformer import EncoderDecoderConfig
 from regard.pipelines.hypothesis import Hypothesis

@@ -14,7 +14,7 @@ from regard.attention.masks import pad_batch
 from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.runtime import import_optional
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from regard.decoding.search import BeamNode
+from regard.decoding.stepper import BeamNode
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator, NATHypothesis
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.models.card import save_pretrained
 from regard.models.folder import (

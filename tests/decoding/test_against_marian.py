@@ -8,7 +8,9 @@ pytest.importorskip("transformers")
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
 from regard.attention.masks import Padded
 from regard.decoding.autoregressive import TransformerStepper
-from regard.decoding.search import SearchSettings, TokenHypothesis, search
+from regard.decoding.config import SearchSettings
+from regard.decoding.search import search
+from regard.decoding.stepper import TokenHypothesis
 
 VOCAB, LIMIT = 80, 60
 SOURCES = random_sources(240, VOCAB, shortest=1, longest=12)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from regard.decoding.autoregressive import TransformerStepper
-from regard.decoding.search import SearchSettings, search
+from regard.decoding.config import SearchSettings
+from regard.decoding.search import search
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 40

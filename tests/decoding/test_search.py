@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from regard.decoding.beam import TOP_K_CHUNK, top_k
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
-from regard.decoding.search import BeamNode, TokenHypothesis, search
+from regard.decoding.search import search
+from regard.decoding.stepper import BeamNode, TokenHypothesis
 from regard.errors import UserError
 
 from .table import EOS, TableStepper, contains, has_repetition

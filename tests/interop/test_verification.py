@@ -7,7 +7,7 @@ import torch
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.verification import (
     SEARCHES,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.decoding.beam import top_k
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.ops.beam_step import BeamKernels, beam_kernels_apply
 
 ROW_TENSORS = (

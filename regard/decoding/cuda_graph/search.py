@@ -19,7 +19,7 @@ from regard.decoding.cuda_graph.capture import (
     padded_length,
 )
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
-from regard.decoding.search import TokenHypothesis, raise_if_nan
+from regard.decoding.stepper import TokenHypothesis, raise_if_nan
 from regard.models.transformer import Transformer
 from regard.ops.dispatch import on_device
 

@@ -12,7 +12,7 @@ from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length, why_not_capture_search
 from regard.decoding.cuda_graph.search import CapturedSearch
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from tests.decoding.cuda_graph.models import peaked_model
 
 MODEL = peaked_model()

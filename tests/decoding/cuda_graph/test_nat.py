@@ -18,7 +18,7 @@ from regard.decoding.cuda_graph import nat as module
 from regard.decoding.cuda_graph.capture import why_not_capture_nat
 from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.decoding.nat import NATGenerator, NATHypothesis
-from regard.decoding.search import TokenHypothesis
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from tests.decoding.test_nat import VOCAB, peaked_model

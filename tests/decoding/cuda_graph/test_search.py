@@ -16,7 +16,8 @@ from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
 from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
-from regard.decoding.search import TokenHypothesis, search
+from regard.decoding.search import search
+from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.models.transformer import Transformer
 from tests.decoding.cuda_graph.models import VOCAB, peaked_model
