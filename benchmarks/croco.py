@@ -1,123 +1,177 @@
-"""CroCo on rendered scenes: does the second view help, and only where it can; does the attention find the match; and do
-the weights help with disparity?
+"""CroCo on rendered scenes: use of the second view, matches of the cross-attention, and transfer to disparity.
 
-    python benchmarks/croco.py check
-    python benchmarks/croco.py all --minutes 7 --race 1.2 --out runs/croco-bench --data stereo-middlebury
+    python benchmarks/croco.py train     --out runs/croco-bench [--steps 5000]
+    python benchmarks/croco.py evaluate  --out runs/croco-bench [--data stereo-middlebury]
+    python benchmarks/croco.py disparity --out runs/croco-bench [--data stereo-middlebury] [--disparity-steps 1600]
+    python benchmarks/croco.py all       --out runs/croco-bench
 
-`check` looks at the gradients of a first step, in a few seconds. `race` trains several settings side by side, in a
-process each, and says which did best on scenes set aside for that; `train` learns completion for so many minutes,
-`prove` scores the run on other scenes never trained on and on photographs, `disparity` trains for disparity for as many
-steps from those weights and from none. `all` does all of it, with the settings that won where there is time for a race.
-Each writes its part of OUT/croco.json and its pictures into OUT.
-
-For how many steps there is time, a trial tells; compiling is part of it and of the minutes. What other work will come
-to the machine no trial can know: say it with --share, or with --steps and --disparity-steps.
+`train` trains cross-view completion; `evaluate` scores the model on held-out scenes and on Middlebury photographs and
+checks the criteria of croco_evaluation.py; `disparity` trains disparity for the same number of steps from these weights
+and from random ones. Training resumes if the command is repeated. Each stage updates its part of OUT/croco.json;
+`evaluate` also draws figures into OUT.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import stubs  # noqa: F401  # before all that imports regard
 import torch
-from croco_check import check
-from croco_evaluation import prove, score_choice
-from croco_training import disparity, load, train
-from croco_variants import race
+from croco_evaluation import evaluate, load_croco
+from harness import environment, save_result
+from torch import Tensor
 
-from regard.data.two_view import SceneSettings, render_pairs
+from regard.data.two_view.stereo import read_scenes
+from regard.models.croco import CroCo
 from regard.runtime import choose_device
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
+from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco.task import predict_disparity
+
+VALIDATIONS = 10
+MAX_RAMP_SHARE, MAX_WARM_UP_SHARE = 1 / 5, 1 / 10
+"""Maximum shares of the steps in which the mask ratio and the learning rate rise."""
 
 
-def measure_rendering(device: torch.device, size: int = 96, pairs: int = 256) -> float:
-    """Rendered pairs a second."""
-    settings, numbers = SceneSettings(size=(size, size)), torch.arange(pairs, device=device)
-
-    def once() -> float:
-        begin = time.perf_counter()
-        float(render_pairs(settings, 0, numbers).views[1].image.mean())
-        return time.perf_counter() - begin
-
-    once()
-    return pairs / min(once() for _ in range(5))
-
-
-def tell(word: str, out: Path) -> str:
-    """A word of the command without folders of this machine: OUT is a run, any other place outside is its last part."""
-    key, equals, value = word.rpartition("=")
-    path = Path(value)
-    if path == out:
-        return f"{key}{equals}runs/{path.name}"
-    return f"{key}{equals}{path.name}" if path.is_absolute() or ".." in path.parts else word
+def load_recipe(name: str, changes: list[str], steps: int | None, settings: dict[str, Any]) -> CroCoRecipe:
+    """Load a recipe; fewer steps also shorten the ramp of the mask ratio and the warm-up of the learning rate."""
+    recipe = CroCoRecipe.load(Path(name), changes, settings)
+    if steps is None:
+        return recipe
+    intervals = {"validate_every": max(1, -(-steps // VALIDATIONS)), "checkpoint_every": steps}
+    ramp_steps = max(1, min(recipe.completion.ramp_steps, int(steps * MAX_RAMP_SHARE)))
+    return recipe.changed(
+        training=recipe.training.model_dump() | intervals | {"steps": steps, "log_every": max(1, steps // 40)},
+        optim=recipe.optim.model_dump() | {"warmup": min(recipe.optim.warmup, int(steps * MAX_WARM_UP_SHARE))},
+        completion=recipe.completion.model_dump() | {"ramp_steps": ramp_steps},
+    )
 
 
-def save(out: Path, part: str, result: dict[str, Any], device: torch.device) -> None:
-    """Puts a part into OUT/croco.json, in place of what stood there of it."""
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train cross-view completion."""
+    device = {"training.device": arguments.device}
+    recipe = load_recipe("croco-scenes", arguments.set, arguments.steps, device)
+    out = arguments.out / "completion"
+    outcome = run_recipe(recipe, out)
+    pairs = outcome.steps * recipe.batch.pairs
+    return {
+        "steps": outcome.steps,
+        "pairs": pairs,
+        "pairs_per_second": pairs / outcome.seconds,
+        "seconds": round(outcome.seconds, 1),
+        "parameters": sum(p.numel() for p in load_croco(out, "cpu").parameters()),
+        "log": read_validations(out),
+    }
+
+
+def read_validations(run: Path) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    return [{"step": entry["step"]} | entry["validation"] for entry in entries if "validation" in entry]
+
+
+def train_disparity(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train disparity from the weights of the completion and from random weights, for the same number of steps."""
+    completion = arguments.out / "completion"
+    source = Recipe.load(completion / "recipe.yaml")
+    assert isinstance(source, CroCoRecipe)
+    sizes = {key: value for key, value in source.model.items() if key not in ("kind", "head")}
+    shared = {"training.device": arguments.device, "data.scenes": source.data.scenes.model_dump(mode="json")}
+    model = {"kind": "croco", "head": "dense"}
+    variants = {
+        "pretrained": shared | {"model": model, "init.from": str(completion)},
+        "scratch": shared | {"model": model | sizes},
+    }
+    device = choose_device(arguments.device)
+    result: dict[str, Any] = {}
+    for name, settings in variants.items():
+        recipe = load_recipe("disparity-scenes", arguments.set_disparity, arguments.disparity_steps, settings)
+        out = arguments.out / f"disparity-{name}"
+        result[name] = {"steps": run_recipe(recipe, out).steps, "log": read_validations(out)}
+        if arguments.data is not None:
+            result[name]["photographs"] = score_photographs(load_croco(out, device), recipe, arguments.data, device)
+    result["pairs"] = result["scratch"]["steps"] * recipe.batch.pairs
+    result["criteria"] = check_disparity(result["pretrained"], result["scratch"])
+    return result
+
+
+def check_disparity(pretrained: dict[str, Any], scratch: dict[str, Any]) -> dict[str, bool]:
+    """Check whether pretraining helps after equal steps, and whether anything was learned at all."""
+    runs = (pretrained, scratch)
+    ends = {run["log"][-1]["step"] if run["log"] else 0 for run in runs} | {run["steps"] for run in runs}
+    equal = len(ends) == 1 and ends != {0}
+    with_pretraining, without = (run["log"][-1] if equal else {} for run in runs)
+    return {
+        "pretraining beats random initialisation after equal steps": (
+            equal and with_pretraining["pixels_off"] < without["pixels_off"]
+        ),
+        "pretraining beats a constant disparity": (
+            equal and with_pretraining["pixels_off"] < with_pretraining["pixels_off_flat"]
+        ),
+    }
+
+
+@torch.no_grad()
+def score_photographs(model: CroCo, recipe: CroCoRecipe, data: Path, device: torch.device) -> dict[str, float]:
+    """Return the mean disparity error of photographs in pixels, and the share of errors above one pixel."""
+    height, width = recipe.data.scenes.size
+    errors: list[Tensor] = []
+    for photo in (photo.resized(height) for photo in read_scenes(data)):
+        for left in (0, photo.left.shape[-1] - width):
+            crop = (slice(0, height), slice(left, left + width))
+            views = [view[None, :, *crop].to(device) for view in (photo.left, photo.right)]
+            predicted = predict_disparity(model, *views)[0].cpu()
+            errors.append((predicted - photo.disparity[crop]).abs()[photo.known[crop]])
+    error = torch.cat(errors)
+    return {"pixels_off": float(error.mean()), "share_off_by_one": float((error > 1).float().mean())}
+
+
+def save_stage(out: Path, stage: str, result: dict[str, Any], device: torch.device) -> None:
+    """Add or replace the result of a stage in OUT/croco.json."""
     path = out / "croco.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    command = shlex.join(["python", "benchmarks/croco.py", *(tell(word, out) for word in sys.argv[1:])])
-    about = {
-        "what": "cross-view completion on rendered scenes, and disparity after it",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "machine": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commands": list(dict.fromkeys([*before.get("commands", []), command])),
-    }
-    path.write_text(json.dumps(before | about | {part: result}, indent=1) + "\n", encoding="utf-8")
-    print(part, json.dumps({key: value for key, value in result.items() if key != "log"}, indent=1), flush=True)
+    about = {"what": "cross-view completion on rendered scenes, and disparity after it", **environment(device)}
+    del about["command"]
+    commands = list(dict.fromkeys([*before.get("commands", []), portable_command(out)]))
+    save_result(before | about | {"commands": commands, stage: result}, path)
+    print(stage, json.dumps({key: value for key, value in result.items() if key != "log"}, indent=1), flush=True)
+
+
+def portable_command(out: Path) -> str:
+    """Return the command line with OUT as runs/NAME, and without folders of other paths outside the repository."""
+
+    def shorten(word: str) -> str:
+        key, equals, value = word.rpartition("=")
+        path = Path(value)
+        if path == out:
+            return f"{key}{equals}runs/{path.name}"
+        return f"{key}{equals}{path.name}" if path.is_absolute() or ".." in path.parts else word
+
+    return shlex.join(["python", "benchmarks/croco.py", *map(shorten, sys.argv[1:])])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="CroCo on rendered scenes.")
-    parser.add_argument("what", choices=("check", "race", "train", "prove", "disparity", "all"))
-    parser.add_argument("--minutes", type=float, default=7.0, help="for the whole command, but for the proof's seconds")
-    parser.add_argument("--race", type=float, default=0.0, help="of all: so many of these minutes for a race at first")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("train", "evaluate", "disparity", "all"))
     parser.add_argument("--out", type=Path, default=Path("runs/croco-bench"))
-    parser.add_argument("--data", type=Path, help="a folder of Middlebury's stereo scenes")
+    parser.add_argument("--data", type=Path, help="folder of Middlebury stereo scenes")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--pairs", type=int, default=1024, help="scenes of each part of the proof")
-    parser.add_argument("--set", action="append", default=[], help="a setting of croco-scenes, key=value")
-    parser.add_argument("--set-disparity", action="append", default=[], help="a setting of disparity-scenes, key=value")
-    parser.add_argument(
-        "--share", type=float, default=0.8, help="of the training's time that is planned for: less where others come"
-    )
-    parser.add_argument("--steps", type=int, help="of completion, without a trial; else as many as there is time for")
-    parser.add_argument("--disparity-steps", type=int, help="the same of both runs of disparity")
-    parser.add_argument(
-        "--variant",
-        action="append",
-        default=[],
-        help="of a race, in place of ours: 'NAME KEY=VALUE...'; of one patch size, in which hits are counted",
-    )
+    parser.add_argument("--pairs", type=int, default=1024, help="number of pairs of each evaluation")
+    parser.add_argument("--set", action="append", default=[], help="a setting of croco-scenes, KEY=VALUE")
+    parser.add_argument("--set-disparity", action="append", default=[], help="a setting of disparity-scenes, KEY=VALUE")
+    parser.add_argument("--steps", type=int, help="steps of completion; by default those of the recipe")
+    parser.add_argument("--disparity-steps", type=int, help="steps of disparity; by default those of the recipe")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = choose_device(arguments.device)
-    every, minutes = arguments.what == "all", arguments.minutes
-    if every or arguments.what == "check":
-        recipe = load("croco-scenes", arguments.set, training__device=arguments.device)
-        save(arguments.out, "check", check(recipe, device), device)
-    if every:
-        save(arguments.out, "rendering", {"pairs_per_second": measure_rendering(device), "size": 96}, device)
-    if arguments.what == "race" or (every and arguments.race):
-        racing = arguments.race if every else minutes
-        plain = load("croco-scenes", [])
-        result, changes = race(arguments, racing, lambda run: score_choice(arguments, plain, run))
-        save(arguments.out, "race", result, device)
-        arguments.set, minutes = arguments.set + changes, minutes - racing
-    if every or arguments.what == "train":
-        save(arguments.out, "train", train(arguments, minutes * (0.78 if every else 1)), device)
-    if every or arguments.what == "prove":
-        save(arguments.out, "prove", prove(arguments), device)
-    if every or arguments.what == "disparity":
-        save(arguments.out, "disparity", disparity(arguments, minutes * (0.22 if every else 1)), device)
+    stages = {"train": train, "evaluate": evaluate, "disparity": train_disparity}
+    for stage in stages if arguments.stage == "all" else (arguments.stage,):
+        save_stage(arguments.out, stage, stages[stage](arguments), device)
 
 
 if __name__ == "__main__":

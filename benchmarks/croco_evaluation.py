@@ -1,4 +1,4 @@
-"""What shows that a model has learned to use the second view: its scores on pairs never trained on, and verdicts."""
+"""Evaluation of cross-view completion: scores on held-out pairs, criteria, and figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.data.two_view import SceneSettings
 from regard.data.two_view.random import SceneRandom
@@ -22,77 +23,67 @@ from regard.training.recipe import Recipe
 from regard.training.tasks.croco.data import HELD_OUT
 from regard.training.tasks.croco.recipe import CroCoRecipe
 
-CHOICE, TEST, FAR, APART = (factor * HELD_OUT for factor in (2, 3, 4, 5))
-"""The numbers from which on scenes choose the layer, are like those of training, move all the way, lie apart."""
-AT_A_TIME = 128
-OWN_PLACE = 0.45
-"""Where looking at one's own place hits more often than this, hits prove little."""
-ZOOM = 2
-"""How many views high a photograph is: one view high, matches would lie next to one's own place."""
+LAYER_SCENES, TEST, LARGE_BASELINE, DISJOINT = (factor * HELD_OUT for factor in (2, 3, 4, 5))
+"""First index of the scenes that select the layer, that resemble training, of largest baseline, without overlap."""
+BATCH = 128
+MAX_SAME_POSITION = 0.45
+"""If the same position is correct more often than this, correct attention peaks prove little."""
+PHOTO_SCALE = 2
+"""Height of a photograph in views; at height 1, matches would lie next to the same position."""
 
 
-def prove(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores the run in OUT/completion on scenes as in training, far apart and without overlap, and on photographs."""
+def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Score the run in OUT/completion on held-out scenes and on photographs, and check the criteria."""
     run = arguments.out / "completion"
     device = choose_device(arguments.device)
     recipe = Recipe.load(run / "recipe.yaml")
     assert isinstance(recipe, CroCoRecipe)
-    model, masked, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
-    near, apart = recipe.data.scenes.changed(disjoint=0.0), recipe.data.scenes.changed(disjoint=1.0)
-    far = near.changed(gradual=False)
+    model, mask_ratio, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
+    usual, disjoint = recipe.data.scenes.changed(disjoint=0.0), recipe.data.scenes.changed(disjoint=1.0)
+    far = usual.changed(gradual=False)
 
-    def scenes(settings: SceneSettings, first: int, many: int = arguments.pairs) -> Iterator[LabelledPairs]:
-        return render_labelled(settings, seed, first, many, device)
+    def scenes(settings: SceneSettings, first: int, count: int = arguments.pairs) -> Iterator[LabelledPairs]:
+        return render_labelled(settings, seed, first, count, device)
 
-    chosen = score_completion(model, scenes(far, CHOICE), masked)
-    layer = max(chosen.hits, key=chosen.hits.__getitem__)
-    parts = {
-        "scenes": score_completion(model, scenes(near, TEST), masked),
-        "far": score_completion(model, scenes(far, FAR), masked),
-        "apart": score_completion(model, scenes(apart, APART), masked),
+    selection = score_completion(model, scenes(far, LAYER_SCENES), mask_ratio)
+    layer = max(selection.hits, key=selection.hits.__getitem__)
+    scores = {
+        "scenes": score_completion(model, scenes(usual, TEST), mask_ratio),
+        "far": score_completion(model, scenes(far, LARGE_BASELINE), mask_ratio),
+        "apart": score_completion(model, scenes(disjoint, DISJOINT), mask_ratio),
     }
-    shows = judge(*parts.values(), layer)
-    draw(arguments.out, "scenes", model, next(scenes(far, FAR, AT_A_TIME)), masked, layer)
+    criteria = check_criteria(*scores.values(), layer)
+    draw(arguments.out, "scenes", model, next(scenes(far, LARGE_BASELINE, BATCH)), mask_ratio, layer)
     if arguments.data is not None:
-        photos = [photo.resized(ZOOM * near.size[0]) for photo in read_scenes(arguments.data)]
-        crops = list(cut_photos(photos, near.size, device))
-        parts["photographs"] = score_completion(model, crops, masked)
-        parts["photographs_apart"] = score_completion(model, list(cut_apart(photos, near.size, device)), masked)
-        draw(arguments.out, "photographs", model, crops[0], masked, layer)
-    return {name: asdict(scores) | {"gap": scores.gap, "gain": scores.gain} for name, scores in parts.items()} | {
+        photos = [photo.resized(PHOTO_SCALE * usual.size[0]) for photo in read_scenes(arguments.data)]
+        crops = list(crop_photos(photos, usual.size, device))
+        scores["photographs"] = score_completion(model, crops, mask_ratio)
+        scores["photographs_apart"] = score_completion(model, crop_disjoint(photos, usual.size, device), mask_ratio)
+        draw(arguments.out, "photographs", model, crops[0], mask_ratio, layer)
+    return {name: asdict(one) | {"gap": one.gap, "gain": one.gain} for name, one in scores.items()} | {
         "layer": layer,
-        "layer_hits_on_other_scenes": chosen.hits[layer],
-        "shows": shows,
+        "layer_hits_on_other_scenes": selection.hits[layer],
+        "criteria": criteria,
     }
 
 
-def judge(near: CompletionScores, far: CompletionScores, apart: CompletionScores, layer: str) -> dict[str, bool]:
-    """What was asked beforehand, and whether it is so."""
+def check_criteria(
+    usual: CompletionScores, far: CompletionScores, disjoint: CompletionScores, layer: str
+) -> dict[str, bool]:
+    """Check the criteria on scenes as in training, of largest baseline, and without overlap."""
     return {
-        "true at most half of shuffled": near.losses["true"] <= 0.5 * near.losses["shuffled"],
-        "shuffled no better than none": near.losses["shuffled"] >= near.losses["none"],
-        "the gap closes where views do not overlap": (
-            abs(apart.gap) <= 0.1 * near.gap and abs(apart.gain) <= 0.1 * near.gain
+        "the loss with the true second view is at most half of that with a shuffled one": (
+            usual.losses["true"] <= 0.5 * usual.losses["shuffled"]
         ),
-        "the peak hits the true patch for at least 70 %": min(near.hits[layer], far.hits[layer]) >= 0.7,
-        "the same for 70 % of those that are not at their own place, which are most where cameras are far apart": (
-            far.moved_hits[layer] >= 0.7 and far.same_position <= OWN_PLACE
+        "a shuffled second view is no better than none": usual.losses["shuffled"] >= usual.losses["none"],
+        "the gap closes if views do not overlap": (
+            abs(disjoint.gap) <= 0.1 * usual.gap and abs(disjoint.gain) <= 0.1 * usual.gain
+        ),
+        "attention peaks are correct for at least 70 % of patches": min(usual.hits[layer], far.hits[layer]) >= 0.7,
+        "the same holds for moved patches, which are the majority at the largest baselines": (
+            far.moved_hits[layer] >= 0.7 and far.same_position <= MAX_SAME_POSITION
         ),
     }
-
-
-def score_choice(arguments: argparse.Namespace, recipe: CroCoRecipe, run: Path) -> dict[str, float]:
-    """How a run does on the scenes that choose, which are the recipe's own, whatever the run was trained on."""
-    device = choose_device(arguments.device)
-    settings, model = recipe.data.scenes.changed(disjoint=0.0, gradual=False), load_croco(run, device)
-    batches = render_labelled(settings, recipe.training.seed, CHOICE, arguments.pairs, device)
-    scores = score_completion(model, batches, recipe.completion.mask_ratio)
-    return {
-        "ratio": scores.losses["true"] / scores.losses["shuffled"],
-        "hits": max(scores.hits.values()),
-        "same_position": scores.same_position,
-        "moved_hits": max(scores.moved_hits.values()),
-    } | scores.losses
 
 
 def load_croco(run: Path, device: torch.device | str) -> CroCo:
@@ -102,62 +93,63 @@ def load_croco(run: Path, device: torch.device | str) -> CroCo:
 
 
 def render_labelled(
-    settings: SceneSettings, seed: int, first: int, many: int, device: torch.device
+    settings: SceneSettings, seed: int, first: int, count: int, device: torch.device
 ) -> Iterator[LabelledPairs]:
-    for numbers in (torch.arange(many, device=device) + first).split(AT_A_TIME):
-        yield LabelledPairs.rendered(settings, seed, numbers)
+    for indices in (torch.arange(count, device=device) + first).split(BATCH):
+        yield LabelledPairs.rendered(settings, seed, indices)
 
 
-def cut_photos(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
-    """Crops at the same place of both photographs, the next pair always another scene."""
+def crop_photos(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
+    """Crop both photographs at the same position; a batch contains each scene once."""
     height, width = size
-    for down in (0.0, 1.0):
-        for across in (0.0, 0.5, 1.0):
-            cut = []
+    for vertical in (0.0, 1.0):
+        for horizontal in (0.0, 0.5, 1.0):
+            crops = []
             for photo in photos:
-                top, left = (
-                    round(share * (room - part))
-                    for share, room, part in zip((down, across), photo.left.shape[-2:], size, strict=True)
-                )
-                part = (slice(top, top + height), slice(left, left + width))
-                cut.append(label_crop(photo, part, photo.right[:, *part]))
-            yield together(cut, device)
+                photo_height, photo_width = photo.left.shape[-2:]
+                top, left = round(vertical * (photo_height - height)), round(horizontal * (photo_width - width))
+                crop = (slice(top, top + height), slice(left, left + width))
+                crops.append(label_crop(photo, crop, photo.right[:, *crop]))
+            yield stack(crops, device)
 
 
-def cut_apart(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
-    """Crops at the left end of the left photograph and at the right end of the right one: nothing in common."""
+def crop_disjoint(photos: list[StereoPair], size: tuple[int, int], device: torch.device) -> Iterator[LabelledPairs]:
+    """Crop the left end of the left photograph and the right end of the right one, which do not overlap."""
     height, width = size
     for photo in photos:
         assert photo.left.shape[-1] >= 2 * width, f"{photo.name} is too narrow for two crops side by side"
     for rows in (slice(0, height), slice(-height, None)):
-        cut = [label_crop(photo, (rows, slice(0, width)), photo.right[:, rows, -width:], True) for photo in photos]
-        yield together(cut, device)
+        crops = [
+            label_crop(photo, (rows, slice(0, width)), photo.right[:, rows, -width:], disjoint=True) for photo in photos
+        ]
+        yield stack(crops, device)
 
 
 def label_crop(
-    photo: StereoPair, part: tuple[slice, slice], view2: torch.Tensor, apart: bool = False
-) -> tuple[torch.Tensor, ...]:
-    """A crop of the left photograph with one of the right, and where what it shows is found there."""
-    disparity, known = photo.disparity[part], photo.known[part]
+    photo: StereoPair, crop: tuple[slice, slice], view2: Tensor, disjoint: bool = False
+) -> tuple[Tensor, ...]:
+    """Return the two views, the position of each pixel in the second view, and masks of covisible and unseen pixels."""
+    disparity, known = photo.disparity[crop], photo.known[crop]
     height, width = disparity.shape
     x, y = torch.meshgrid(torch.arange(width) + 0.5, torch.arange(height) + 0.5, indexing="xy")
-    place = torch.stack((x - disparity, y), -1)
-    inside = place[..., 0] >= 0
-    covisible = photo.covisible[part] & inside & (not apart)
-    unseen = torch.ones_like(known) if apart else known & ~covisible
-    return photo.left[:, *part], view2, place, covisible, unseen
+    positions = torch.stack((x - disparity, y), -1)
+    inside = positions[..., 0] >= 0
+    covisible = photo.covisible[crop] & inside & (not disjoint)
+    unseen = torch.ones_like(known) if disjoint else known & ~covisible
+    return photo.left[:, *crop], view2, positions, covisible, unseen
 
 
-def together(cut: list[tuple[torch.Tensor, ...]], device: torch.device) -> LabelledPairs:
-    return LabelledPairs(*(torch.stack(values).to(device) for values in zip(*cut, strict=True)))
+def stack(crops: list[tuple[Tensor, ...]], device: torch.device) -> LabelledPairs:
+    return LabelledPairs(*(torch.stack(values).to(device) for values in zip(*crops, strict=True)))
 
 
-def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, masked: float, layer: str) -> None:
-    """Completions with the true second view, another one and none; and what the attention takes for matches."""
-    view1, seconds = pairs.view1[:8], second_views(pairs.view2[:8])
-    seen = choose_visible(model, view1, masked, SceneRandom(0, torch.arange(len(view1), device=view1.device)))
-    draw_reconstructions(model, view1, seen, list(seconds.values())).save(out / f"{name}-completed.png")
-    attended = find_peaks(model, view1, seconds["true"], seen, [layer])[layer]
+def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, mask_ratio: float, layer: str) -> None:
+    """Draw reconstructions with the true, another and no second view, and matches of the cross-attention."""
+    view1, views2 = pairs.view1[:8], second_views(pairs.view2[:8])
+    random = SceneRandom(0, torch.arange(len(view1), device=view1.device))
+    visible = choose_visible(model, view1, mask_ratio, random)
+    draw_reconstructions(model, view1, visible, list(views2.values())).save(out / f"{name}-completed.png")
+    peaks = find_peaks(model, view1, views2["true"], visible, [layer])[layer]
     for row in range(min(2, len(view1))):
-        picture = draw_matches(view1, seconds["true"], attended, model.config.patch, row)
-        picture.save(out / f"{name}-matches-{row}.png")
+        image = draw_matches(view1, views2["true"], peaks, model.config.patch, row)
+        image.save(out / f"{name}-matches-{row}.png")

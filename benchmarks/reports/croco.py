@@ -18,7 +18,7 @@ BY_SIGHT = ("visible in both: true", "another pair's", "none", "not visible: tru
 
 def write_croco(result: Result) -> str:
     """The measured parts, in order."""
-    writers = {"train": _write_training, "prove": _write_proof, "disparity": _write_disparity}
+    writers = {"train": _write_training, "evaluate": _write_evaluation, "disparity": _write_disparity}
     parts = [write(result[part]) for part, write in writers.items() if part in result]
     if not parts:
         return ""
@@ -27,15 +27,14 @@ def write_croco(result: Result) -> str:
 
 
 def _write_training(found: Result) -> str:
-    steps, planned = found["steps"], found["steps_planned"]
     return (
-        f"A model of {found['parameters'] / 1e6:.1f} M parameters, trained for {steps:,} "
-        f"{'' if steps == planned else f'of {planned:,} planned '}steps on {found['pairs']:,} rendered pairs in "
+        f"A model of {found['parameters'] / 1e6:.1f} M parameters, trained for {found['steps']:,} steps on "
+        f"{found['pairs']:,} rendered pairs in "
         f"{found['seconds']:,.0f} s, {found['pairs_per_second']:,.0f} pairs per second:"
     )
 
 
-def _write_proof(found: Result) -> str:
+def _write_evaluation(found: Result) -> str:
     layer = found["layer"]
     rows, by_sight = [], []
     for part, title in SCENES.items():
@@ -52,7 +51,7 @@ def _write_proof(found: Result) -> str:
         "correct.",
         "Losses by whether at least half of a patch, or nothing of it, is visible in the second view:",
         table(("pairs", *BY_SIGHT), by_sight),
-        _write_verdicts(found["shows"]),
+        _write_criteria(found["criteria"]),
     )
 
 
@@ -78,14 +77,14 @@ def _write_disparity(found: Result) -> str:
     return paragraphs(
         f"Disparity after {' and '.join(f'{step:,}' for step in dict.fromkeys(steps))} steps:",
         table(("disparity", "pretrained", "random initialisation", "best constant"), rows),
-        _write_verdicts(found["shows"]),
+        _write_criteria(found["criteria"]),
     )
 
 
-def _write_verdicts(shows: dict[str, bool]) -> str:
-    """Criteria set in advance, by outcome."""
+def _write_criteria(criteria: dict[str, bool]) -> str:
+    """The criteria that were met and those that were not."""
     answers = {
-        "Criteria met": [what for what, shown in shows.items() if shown],
-        "Criteria not met": [what for what, shown in shows.items() if not shown],
+        "Criteria met": [criterion for criterion, met in criteria.items() if met],
+        "Criteria not met": [criterion for criterion, met in criteria.items() if not met],
     }
     return " ".join(f"{title}: {'; '.join(found)}." for title, found in answers.items() if found)
