@@ -1,18 +1,15 @@
-"""Short runs on the built-in corpus that show what each teaching method does: BLEU, and the figure that it is meant to
-move, with it and without it.
+"""Short runs on the built-in corpus with each training objective: BLEU and the quantity that the objective affects.
 
     python benchmarks/objectives.py [--steps 400] [--sentences 500] [--device cpu] [--jobs 1]
 
-Every run has the same seed, data, steps and dropout; `--jobs` of them go at once. Writes
-benchmarks/results/teaching.json and exits with an error where a method does not do what it says.
+All runs have the same seed, data, steps and dropout; --jobs sets how many run at the same time. Writes
+benchmarks/results/objectives.json and fails if an objective does not have its effect.
 """
 
 import argparse
-import datetime
 import json
 import multiprocessing
 import os
-import platform
 import sys
 import tempfile
 from collections import Counter
@@ -24,6 +21,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from harness import environment, save_result
 
 from regard.attention.masks import Padded
 from regard.data.builtin.corpus import Example, load_examples
@@ -31,17 +29,17 @@ from regard.data.text.encoding import link_tokens
 from regard.evaluation import Score, bleu
 from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator
+from regard.runtime import choose_device
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
 from regard.training.objectives.objective import symmetric_kl
 from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 
-RESULTS = Path(__file__).parent / "results" / "teaching.json"
 WIDTH, LAYER, HEAD = 0.1, 1, 0
-# The share of the guided head's attention that must fall on the prior, and that the same head must not reach unguided.
-GUIDED, UNGUIDED = {"diagonal": 0.7, "alignments": 0.85}, {"diagonal": 0.6, "alignments": 0.75}
-MIX_TOLERANCE = 0.02
+# Minimum share of the guided head's attention on the prior, and maximum share of the same head without guidance.
+MIN_GUIDED, MAX_UNGUIDED = {"diagonal": 0.7, "alignments": 0.85}, {"diagonal": 0.6, "alignments": 0.75}
+SCHEDULE_TOLERANCE = 0.02
 MODEL = {
     "model.preset": "small",
     "model.width": 128,
@@ -63,8 +61,8 @@ MODEL = {
 
 
 @dataclass
-class Bench:
-    """The corpus on disk, what is measured on, and where the runs go."""
+class Benchmark:
+    """The folder of corpus and runs, training settings, and test sentences with their word alignments."""
 
     folder: Path
     steps: int
@@ -73,7 +71,7 @@ class Bench:
     links: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def train(self, name: str, changes: dict[str, Any], threads: int) -> float:
-        """Trains a run with these changes to the settings; returns its seconds."""
+        """Train with these changes to the settings and return the time in seconds."""
         torch.set_num_threads(threads)
         files = {f"data.{key}": str(self.folder / value) for key, value in FILES.items()}
         rest = {"training.steps": self.steps, "training.validate_every": self.steps, "training.device": self.device}
@@ -81,7 +79,7 @@ class Bench:
         return run_recipe(Recipe.load(None, [], MODEL | files | rest | changes), self.folder / name).seconds
 
     def train_all(self, runs: dict[str, dict[str, Any]], jobs: int) -> dict[str, tuple[Path, float]]:
-        """Trains runs, some at a time, each in a process of its own; returns each with its seconds."""
+        """Train all runs, `jobs` at a time in separate processes; return the folder and the seconds of each."""
         threads = max(1, (os.cpu_count() or 1) // jobs)
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, context, max_tasks_per_child=1) as pool:
@@ -89,16 +87,16 @@ class Bench:
             return {name: (self.folder / name, taken) for name, taken in zip(runs, seconds, strict=True)}
 
     def score(self, run: Path) -> Score:
-        """BLEU of greedy translations; the spaces between Chinese words are for the alignment only."""
+        """Return BLEU of greedy translations, without the spaces between Chinese words that alignments need."""
         translations = Translator.load(run / "last")([d.pair.source for d in self.test], beam=1)
         return bleu([text.replace(" ", "") for text in translations], [d.pair.target for d in self.test], "zh")
 
     @torch.no_grad()
-    def mass(self, run: Path, prior: str) -> float:
-        """The share of one head's attention on a prior, over all test tokens that it guides."""
+    def attention_on_prior(self, run: Path, prior: str) -> float:
+        """Return the share of the guided head's attention on a prior, over all guided test tokens."""
         translator = Translator.load(run / "last")
         name, source_vocabulary = f"decoder.{LAYER}.cross", translator.vocabularies.source
-        total, places = 0.0, 0.0
+        total, count = 0.0, 0.0
         for example, links in zip(self.test, self.links, strict=True):
             source = source_vocabulary.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
@@ -106,19 +104,19 @@ class Bench:
                 translator.log_probs([source], [target])
             layouts = Padded.of([len(target) + 1]), Padded.of([len(source) + 1])
             if prior == "diagonal":
-                wanted = diagonal_prior(*layouts, WIDTH)
+                allowed = diagonal_prior(*layouts, WIDTH)
             else:
                 words = source_vocabulary.word_ids(source), translator.vocabularies.target.word_ids(target)
                 tokens = torch.tensor(link_tokens(links, *words)).view(-1, 2)
-                wanted = aligned_prior(*layouts, torch.nn.functional.pad(tokens, (1, 0)))
-            guided = wanted.any(-1)
-            total += float(((seen[name].weights[:, HEAD] * wanted).sum(-1) * guided).sum())
-            places += float(guided.sum())
-        return total / places
+                allowed = aligned_prior(*layouts, torch.nn.functional.pad(tokens, (1, 0)))
+            guided = allowed.any(-1)
+            total += float(((seen[name].weights[:, HEAD] * allowed).sum(-1) * guided).sum())
+            count += float(guided.sum())
+        return total / count
 
     @torch.no_grad()
-    def disagreement(self, run: Path) -> float:
-        """The divergence between two readings with different dropout, a token, in nats."""
+    def dropout_divergence(self, run: Path) -> float:
+        """Return the symmetric KL divergence per token between two forward passes with dropout, in nats."""
         model = Translator.load(run / "last").model.train()
         translator = Translator.load(run / "last")
         torch.manual_seed(0)
@@ -126,8 +124,8 @@ class Bench:
         for example in self.test:
             source = translator.vocabularies.source.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
-            read = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
-            total += float(symmetric_kl(model(*read)[0], model(*read)[0]))
+            inputs = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
+            total += float(symmetric_kl(model(*inputs)[0], model(*inputs)[0]))
             count += len(target) + 1
         return total / count
 
@@ -141,140 +139,165 @@ FILES = {
 }
 
 
-def link_words(corpus: list[Example], counted: list[Example]) -> list[list[tuple[int, int]]]:
-    """Links each Chinese word to the English word that it most often meets, by the Dice coefficient over `counted`."""
-    english, chinese, together = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
-    for example in counted:
-        sources, targets = set(words_of(example.pair.source)), set(example.words)
+def align_words(corpus: list[Example], statistics: list[Example]) -> list[list[tuple[int, int]]]:
+    """Link each Chinese word to the English word with the highest Dice coefficient over `statistics`."""
+    english, chinese, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    for example in statistics:
+        sources, targets = set(split_words(example.pair.source)), set(example.words)
         english.update(sources)
         chinese.update(targets)
-        together.update((s, t) for s in sources for t in targets)
+        both.update((s, t) for s in sources for t in targets)
 
     def dice(s: str, t: str) -> float:
-        return 2 * together[s, t] / (english[s] + chinese[t]) if together[s, t] else 0.0
+        return 2 * both[s, t] / (english[s] + chinese[t]) if both[s, t] else 0.0
 
-    linked = []
+    alignments = []
     for example in corpus:
-        sources = words_of(example.pair.source)
+        sources = split_words(example.pair.source)
         best = [max(range(len(sources)), key=lambda i, t=t: dice(sources[i], t)) for t in example.words]
         pairs = zip(best, enumerate(example.words), strict=True)
-        linked.append([(i, j) for i, (j, t) in pairs if dice(sources[i], t) > 0.3])
-    return linked
+        alignments.append([(i, j) for i, (j, t) in pairs if dice(sources[i], t) > 0.3])
+    return alignments
 
 
-def words_of(english: str) -> list[str]:
-    """The words without case and final mark, one for each that white space parts."""
+def split_words(english: str) -> list[str]:
+    """Split at white space, lowercase, and strip final punctuation."""
     return [word.rstrip(".?").lower() for word in english.split()]
 
 
 def write_corpus(folder: Path, sentences: int) -> tuple[list[Example], list[list[tuple[int, int]]]]:
-    """Writes training and validation text with alignments; returns test sentences with theirs."""
+    """Write training and validation text with alignments; return test sentences with their alignments."""
     train, test = load_examples("train"), load_examples("test")[:sentences]
     for split, examples in (("train", train), ("valid", load_examples("valid"))):
         (folder / f"{split}.en").write_text("".join(f"{d.pair.source}\n" for d in examples), encoding="utf-8")
         (folder / f"{split}.zh").write_text("".join(f"{' '.join(d.words)}\n" for d in examples), encoding="utf-8")
-    lines = (" ".join(f"{i}-{j}" for i, j in links) for links in link_words(train, train))
+    lines = (" ".join(f"{i}-{j}" for i, j in links) for links in align_words(train, train))
     (folder / "train.align").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return test, link_words(test, train)
+    return test, align_words(test, train)
 
 
-def mix_of(run: Path, settings: dict[str, Any]) -> list[dict[str, float]]:
-    """For each line of the log, the share of inputs that were predictions, and the share that the schedule says."""
-    share = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).probability
+def sampling_curve(run: Path, settings: dict[str, Any]) -> list[dict[str, float]]:
+    """Return, for each log entry, the share of sampled inputs and the share that the schedule prescribes."""
+    probability = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).probability
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    curve, before = [], 0
+    curve, last_step = [], 0
     for entry in (entry for entry in entries if "loss" in entry):
-        steps = range(before + 1, entry["step"] + 1)
-        expected = sum(map(share, steps)) / len(steps)
+        steps = range(last_step + 1, entry["step"] + 1)
+        expected = sum(map(probability, steps)) / len(steps)
         curve.append({"step": entry["step"], "sampled": entry.get("sampled", 0.0), "schedule": expected})
-        before = entry["step"]
+        last_step = entry["step"]
     return curve
 
 
 def trained_weights(run: Path) -> dict[str, torch.Tensor]:
-    """The weights as the optimiser left them, whatever average was saved."""
-    place = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
-    state = safetensors.torch.load_file(place / "state.safetensors")
+    """Return the weights of the optimiser, not their saved average."""
+    checkpoint = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
+    state = safetensors.torch.load_file(checkpoint / "state.safetensors")
     return {name: tensor for name, tensor in state.items() if name.startswith("model.")}
 
 
-def measure(bench: Bench, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row a method, and what was missed."""
-    rows: list[dict[str, Any]] = []
-    missed: list[str] = []
+class Rows:
+    """Rows of the result, one for each objective, and the objectives without effect."""
 
-    def add(name: str, method: str, settings: dict[str, Any], what: str, value: Any, without: Any, held: bool) -> None:
-        run, seconds = runs[name]
-        row = {"method": method, "settings": settings, "bleu": bench.score(run).as_dict(), "seconds": round(seconds, 1)}
-        rows.append(row | {"what": what, "value": value, "without": without, "held": held})
-        print(json.dumps(rows[-1], ensure_ascii=False))
+    def __init__(self, benchmark: Benchmark, runs: dict[str, tuple[Path, float]]) -> None:
+        self.benchmark, self.runs = benchmark, runs
+        self.rows: list[dict[str, Any]] = []
+        self.missed: list[str] = []
+
+    def add(
+        self,
+        run: str,
+        method: str,
+        settings: dict[str, Any],
+        what: str = "",
+        value: float | None = None,
+        without: float | None = None,
+        held: bool = True,
+    ) -> None:
+        """Add the BLEU of a run, and the value of a quantity with and without the objective."""
+        folder, seconds = self.runs[run]
+        self.rows.append(
+            {
+                "method": method,
+                "settings": settings,
+                "bleu": self.benchmark.score(folder).as_dict(),
+                "seconds": round(seconds, 1),
+                "what": what,
+                "value": value,
+                "without": without,
+                "held": held,
+            }
+        )
+        print(json.dumps(self.rows[-1], ensure_ascii=False))
         if not held:
-            missed.append(f"{method}: {what} is {value}, without {without}")
+            self.missed.append(f"{method}: {what} is {value}, without the objective {without}")
 
+
+def measure(benchmark: Benchmark, jobs: int) -> Rows:
+    """Train all runs and measure the effect of each objective."""
+    steps = benchmark.steps
     sampling = {
-        decay: {"decay": decay, "half_life": bench.steps // 3, "start": bench.steps // 8, "floor": 0.4}
+        decay: {"decay": decay, "half_life": steps // 3, "start": steps // 8, "floor": 0.4}
         for decay in ("linear", "exponential", "inverse-sigmoid")
     }
     guides = {
-        prior: {"prior": prior, "steps": bench.steps, "width": WIDTH, "layers": [LAYER], "heads": [HEAD]}
+        prior: {"prior": prior, "steps": steps, "width": WIDTH, "layers": [LAYER], "heads": [HEAD]}
         for prior in ("diagonal", "alignments")
     }
-    runs = bench.train_all(
+    runs = benchmark.train_all(
         {"plain": {}}
         | {name: {"objective.scheduled_sampling": settings} for name, settings in sampling.items()}
         | {name: {"objective.guided_attention": settings} for name, settings in guides.items()}
         | {"r-drop": {"objective.r_drop": 1.0}, "ema": {"training.ema": 0.98}},
         jobs,
     )
-    plain = runs["plain"][0]
-    add("plain", "teacher forcing", {}, "", None, None, True)
+    plain, rows = runs["plain"][0], Rows(benchmark, runs)
+    rows.add("plain", "teacher forcing", {})
     for decay, settings in sampling.items():
-        curve = mix_of(runs[decay][0], settings)
-        furthest = max(abs(point["sampled"] - point["schedule"]) for point in curve)
+        curve = sampling_curve(runs[decay][0], settings)
+        error = max(abs(point["sampled"] - point["schedule"]) for point in curve)
         what = "largest distance between the share of predictions and its schedule"
-        add(decay, f"scheduled sampling, {decay}", settings, what, furthest, None, furthest < MIX_TOLERANCE)
-        rows[-1]["mix"] = curve
+        rows.add(decay, f"scheduled sampling, {decay}", settings, what, error, held=error < SCHEDULE_TOLERANCE)
+        rows.rows[-1]["curve"] = curve
     for prior, settings in guides.items():
-        with_it, without = bench.mass(runs[prior][0], prior), bench.mass(plain, prior)
-        held = with_it > GUIDED[prior] and without < UNGUIDED[prior]
-        what = f"share of the guided head's attention on the prior (over {GUIDED[prior]}, else under {UNGUIDED[prior]})"
-        add(prior, f"guided attention, {prior}", settings, what, with_it, without, held)
-    with_it, without = bench.disagreement(runs["r-drop"][0]), bench.disagreement(plain)
-    what = "divergence of two readings, nats a token"
-    add("r-drop", "R-Drop", {"r_drop": 1.0}, what, with_it, without, with_it < without)
-    own, plain_weights = trained_weights(runs["ema"][0]), trained_weights(plain)
-    same = all(torch.equal(own[name], tensor) for name, tensor in plain_weights.items())
-    saved = safetensors.torch.load_file(runs["ema"][0] / "last" / "model.safetensors")
-    distance = sum(float((saved[n] - own[f"model.{n}"]).square().sum()) for n in saved) ** 0.5
-    what = "distance of the saved weights from the trained ones, which are those of teacher forcing to the bit"
-    add("ema", "EMA", {"ema": 0.98}, what, distance, 0.0, same and distance > 0)
-    return rows, missed
+        value, without = (benchmark.attention_on_prior(run, prior) for run in (runs[prior][0], plain))
+        minimum, maximum = MIN_GUIDED[prior], MAX_UNGUIDED[prior]
+        what = f"share of the guided head's attention on the prior (at least {minimum}, otherwise at most {maximum})"
+        held = value > minimum and without < maximum
+        rows.add(prior, f"guided attention, {prior}", settings, what, value, without, held)
+    value, without = (benchmark.dropout_divergence(run) for run in (runs["r-drop"][0], plain))
+    what = "divergence of two forward passes, nats per token"
+    rows.add("r-drop", "R-Drop", {"r_drop": 1.0}, what, value, without, value < without)
+    ema = runs["ema"][0]
+    trained = trained_weights(ema)
+    unchanged = all(torch.equal(trained[name], tensor) for name, tensor in trained_weights(plain).items())
+    saved = safetensors.torch.load_file(ema / "last" / "model.safetensors")
+    distance = sum(float((saved[n] - trained[f"model.{n}"]).square().sum()) for n in saved) ** 0.5
+    what = "distance of the saved weights from the trained weights, which equal those of teacher forcing"
+    rows.add("ema", "EMA", {"ema": 0.98}, what, distance, 0.0, unchanged and distance > 0)
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--sentences", type=int, default=500)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="result file, instead of one in benchmarks/results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         test, links = write_corpus(Path(folder), options.sentences)
-        rows, missed = measure(Bench(Path(folder), options.steps, options.device, test, links), options.jobs)
+        rows = measure(Benchmark(Path(folder), options.steps, options.device, test, links), options.jobs)
     result = {
         "what": f"the built-in corpus, {options.steps} steps, dropout 0.1, seed 1; {options.sentences} held-out "
         "sentences, greedy search",
-        "rows": rows,
-        "command": f"python benchmarks/objectives.py --steps {options.steps} --sentences {options.sentences} "
-        f"--device {options.device} --jobs {options.jobs}",
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": rows.rows,
+        **environment(choose_device(options.device)),
     }
-    options.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if missed:
-        sys.exit("missed: " + "; ".join(missed))
+    save_result(result, options.out or "objectives")
+    if rows.missed:
+        sys.exit("missed: " + "; ".join(rows.missed))
 
 
 if __name__ == "__main__":
