@@ -1,37 +1,35 @@
-"""Trains from a corpus of millions of pairs and watches memory: it must not grow with the corpus.
+"""Train from a corpus of millions of pairs and check that memory does not grow with the corpus.
 
     python benchmarks/data.py [--pairs 5000000] [--work FOLDER] [--figure docs/images/data-memory.svg]
 
-A corpus of random sentences is written to disk, and a tenth of it. From each, `regard train` begins a run of a few
-steps (the corpus is read, a tokenizer learned from 200,000 pairs, everything tokenised into the store), goes on with it
-in a second process, and a third process makes every batch of a whole epoch, counting each sentence. The resident memory
-of each process is read from /proc while it works, all of it and the part that is not mapped from files. Asserted: the
-highest of the large corpus is no more than 100 MB above that of the small one, every sentence comes once, and at the
-second start the first batch is there within 5 seconds. Writes benchmarks/results/data.json and a figure.
+Writes a corpus of random sentences, and one of a tenth of the size. For each, `regard train` runs a few steps (reads
+the corpus, trains a tokenizer on 200,000 pairs, tokenises everything into the store), a second process resumes it, and
+a third one makes every batch of an epoch and counts the sentences. The resident memory of each process, in total and
+without mapped files, is read from /proc. Fails if the peak of the large corpus exceeds that of the small one by more
+than 100 MB, if a sentence does not occur exactly once, or if the first batch after resuming takes more than 5 seconds.
+Writes benchmarks/results/data.json and a figure.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 import torch
+from harness import environment, save_result
 
 ALLOWED_MB = 100
 FIRST_BATCH_SECONDS = 5
 SECONDS_BETWEEN_SAMPLES = 0.25
-RESULT = Path(__file__).parent / "results" / "data.json"
 SETTINGS = {
     "data.hold_out": 200,
     "tokenizer.size": 8000,
@@ -48,111 +46,108 @@ Samples = list[dict[str, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5_000_000)
-    parser.add_argument("--work", type=Path, help="where the corpus is written and deleted again; several GB")
+    parser.add_argument("--work", type=Path, help="folder for the temporary corpus of several GB")
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--read", type=Path, help="(the third process) a run whose batches are all made")
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read:
-        make_every_batch(arguments.read)
+        make_all_batches(arguments.read)
         return
     with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
         small, large = (measure(Path(folder), pairs) for pairs in (arguments.pairs // 10, arguments.pairs))
     result = {
-        "what": "memory and time of training from a large corpus: begin, go on, make every batch of an epoch",
+        "what": "memory and time of training from a large corpus: start, resume, make every batch of an epoch",
         "small": small,
         "large": large,
         "allowed_growth_mb": ALLOWED_MB,
-        "command": f"python benchmarks/data.py --pairs {arguments.pairs}",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-        | {"tokenizers": tokenizers.__version__},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **environment("cpu", "numpy", "tokenizers"),
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    save_result(result, "data")
     if arguments.figure:
         draw(small, large, arguments.figure)
-    for phase in ("begin", "go_on", "epoch"):
+    for phase in ("start", "resume", "epoch"):
         for kind in ("rss", "anonymous"):
-            growth = large[phase][f"peak_{kind}_mb"] - small[phase][f"peak_{kind}_mb"]
-            print(
-                f"{phase}, {kind}: {large[phase][f'peak_{kind}_mb']:.0f} MB, {growth:+.0f} MB for ten times the pairs"
-            )
+            peak, small_peak = (measured[phase][f"peak_{kind}_mb"] for measured in (large, small))
+            growth = peak - small_peak
+            print(f"{phase}, {kind}: {peak:.0f} MB, {growth:+.0f} MB for ten times the pairs")
             assert growth < ALLOWED_MB, f"{phase}: {kind} memory grew by {growth:.0f} MB"
     assert large["first_batch_seconds"] < FIRST_BATCH_SECONDS, f"the first batch took {large['first_batch_seconds']} s"
 
 
 def measure(folder: Path, pairs: int) -> dict[str, Any]:
-    """All three processes over one corpus, which is deleted in the end."""
-    home = folder / str(pairs)
-    home.mkdir()
-    source, target, run = home / "train.xx", home / "train.yy", home / "run"
+    """Run all three processes on a new corpus and delete it afterwards."""
+    corpus = folder / str(pairs)
+    corpus.mkdir()
+    source, target, run = corpus / "train.xx", corpus / "train.yy", corpus / "run"
     write_corpus(source, target, pairs)
     corpus_bytes = source.stat().st_size + target.stat().st_size
     settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
     train = ["-m", "regard", "train", "--src", str(source), "--tgt", str(target), "--out", str(run), *settings]
-    begin, _ = watch([*train, "--set", "training.steps=5"])
-    go_on, said = watch([*train, "--set", "training.steps=10"])
-    first_step = next(seconds for seconds, line in said if line.startswith("step 6/"))
-    epoch, said = watch([__file__, "--read", str(run)])
-    counted = json.loads(said[-1][1])
-    assert counted["sentences"] == counted["distinct"] == pairs - SETTINGS["data.hold_out"], counted
+    start, _ = run_python([*train, "--set", "training.steps=5"])
+    resume, lines = run_python([*train, "--set", "training.steps=10"])
+    first_step = next(seconds for seconds, line in lines if line.startswith("step 6/"))
+    epoch, lines = run_python([__file__, "--read", str(run)])
+    counts = json.loads(lines[-1][1])
+    assert counts["sentences"] == counts["distinct"] == pairs - SETTINGS["data.hold_out"], counts
     result = {
         "pairs": pairs,
         "corpus_mb": round(corpus_bytes / 1e6),
         "store_mb": round(sum(path.stat().st_size for path in (run / "data" / "train").iterdir()) / 1e6),
-        "begin": describe(begin),
-        "go_on": describe(go_on),
-        "epoch": describe(epoch) | {"batches": counted["batches"]},
-        "first_batch_seconds": counted["first_batch_seconds"],
-        "second_start_to_first_step_seconds": round(first_step, 2),
+        "start": describe(start),
+        "resume": describe(resume),
+        "epoch": describe(epoch) | {"batches": counts["batches"]},
+        "first_batch_seconds": counts["first_batch_seconds"],
+        "resume_to_first_step_seconds": round(first_step, 2),
     }
     print(json.dumps({key: value for key, value in result.items() if not isinstance(value, dict)}), flush=True)
-    shutil.rmtree(home)
+    shutil.rmtree(corpus)
     return result
 
 
 def write_corpus(source: Path, target: Path, pairs: int, chunk: int = 50_000) -> None:
-    """Sentences of 4 to 20 random words, frequent ones and rare ones; the target has them in reverse."""
+    """Write sentences of 4 to 20 random words with Zipf's frequencies; targets are translated and reversed."""
     rng = np.random.default_rng(0)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     words = ["".join(rng.choice(letters, rng.integers(2, 10))) for _ in range(50_000)]
     translated = np.array(["".join(rng.permutation(list(word))) + "o" for word in words], object)
-    table = np.array(words, object)
-    share = np.cumsum(1 / np.arange(1, len(words) + 1))
-    with source.open("w") as left, target.open("w") as right:
+    original = np.array(words, object)
+    cumulative = np.cumsum(1 / np.arange(1, len(words) + 1))
+    with source.open("w") as source_file, target.open("w") as target_file:
         for start in range(0, pairs, chunk):
             lengths = rng.integers(4, 21, min(chunk, pairs - start))
-            chosen = np.searchsorted(share, rng.random(lengths.sum()) * share[-1])
+            chosen = np.searchsorted(cumulative, rng.random(lengths.sum()) * cumulative[-1])
             ends = np.cumsum(lengths).tolist()
-            for file, texts in ((left, table[chosen].tolist()), (right, translated[chosen].tolist())):
-                step = 1 if file is left else -1
-                starts = [0, *ends]
-                file.writelines(" ".join(texts[a:b][::step]) + "\n" for a, b in zip(starts, ends, strict=False))
+            for file, vocabulary, step in ((source_file, original, 1), (target_file, translated, -1)):
+                texts = vocabulary[chosen].tolist()
+                file.writelines(" ".join(texts[a:b][::step]) + "\n" for a, b in pairwise([0, *ends]))
 
 
-def watch(words: list[str]) -> tuple[Samples, list[tuple[float, str]]]:
-    """Runs a Python process; its memory again and again, and what it said when."""
-    started = time.perf_counter()
+def run_python(arguments: list[str]) -> tuple[Samples, list[tuple[float, str]]]:
+    """Run a Python process; return samples of its memory, and its output lines with the time in seconds."""
+    start = time.perf_counter()
     samples: Samples = []
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([sys.executable, *words], stdout=said, env=os.environ | {"PYTHONUNBUFFERED": "1"})
-        lines: list[tuple[float, str]] = []
+    lines: list[tuple[float, str]] = []
+    variables = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with tempfile.TemporaryFile("w+") as output:
+
+        def read_lines() -> None:
+            output.seek(0)
+            lines.extend((time.perf_counter() - start, line) for line in output.read().splitlines()[len(lines) :])
+
+        process = subprocess.Popen([sys.executable, *arguments], stdout=output, env=variables)
         while process.poll() is None:
-            samples += memory(process.pid, time.perf_counter() - started)
-            said.seek(0)
-            for line in said.read().splitlines()[len(lines) :]:
-                lines.append((time.perf_counter() - started, line))
+            samples += read_memory(process.pid, time.perf_counter() - start)
+            read_lines()
             time.sleep(SECONDS_BETWEEN_SAMPLES)
-        assert process.returncode == 0, f"{words} ended with {process.returncode}"
-        said.seek(0)
-        lines += [(time.perf_counter() - started, line) for line in said.read().splitlines()[len(lines) :]]
+        assert process.returncode == 0, f"{arguments}: exit code {process.returncode}"
+        read_lines()
     return samples, lines
 
 
-def memory(process: int, seconds: float) -> Iterator[dict[str, float]]:
-    """Resident memory now, in all and without what is mapped from files; nothing where the process has just ended."""
+def read_memory(process: int, seconds: float) -> Iterator[dict[str, float]]:
+    """Yield the resident memory, in total and without mapped files; nothing if the process has just ended."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     if "VmRSS" in fields:
         rss, anonymous = (int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon"))
@@ -168,25 +163,25 @@ def describe(samples: Samples) -> dict[str, Any]:
     }
 
 
-def make_every_batch(run: Path) -> None:
-    """Opens the data of a run and makes each batch of its first epoch."""
+def make_all_batches(run: Path) -> None:
+    """Make all batches of the first epoch of a run, and print counts."""
     from regard.training.progress import Progress
     from regard.training.recipe import Recipe
     from regard.training.state import DataShard, Position
     from regard.training.tasks.translation.task import TranslationTask
 
-    started = time.perf_counter()
+    start = time.perf_counter()
     recipe, progress = Recipe.load(run / "recipe.yaml"), Progress(1)
     task = TranslationTask.open(run / "data", recipe, torch.device("cpu"), progress)
     seen = np.zeros(len(task.train), bool)
     batches = sentences = 0
     first = 0.0
-    for placed in task.batches(Position(), DataShard()):
-        first = first or time.perf_counter() - started
-        if placed.after.epoch:
+    for positioned in task.batches(Position(), DataShard()):
+        first = first or time.perf_counter() - start
+        if positioned.after.epoch:
             break
-        batches, sentences = batches + 1, sentences + placed.batch.sentences
-        seen[placed.batch.rows] = True
+        batches, sentences = batches + 1, sentences + positioned.batch.sentences
+        seen[positioned.batch.rows] = True
     counts = {"batches": batches, "sentences": sentences, "distinct": int(seen.sum())}
     print(json.dumps(counts | {"first_batch_seconds": round(first, 2)}))
 
@@ -198,7 +193,7 @@ def draw(small: dict[str, Any], large: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    titles = {"begin": "reading, tokenising, first steps", "epoch": "every batch of an epoch"}
+    titles = {"start": "reading, tokenising, first steps", "epoch": "every batch of an epoch"}
     for axis, (phase, title) in zip(axes, titles.items(), strict=True):
         for result, colour in ((small, "#999999"), (large, "#1f5fa8")):
             samples = result[phase]["samples"]

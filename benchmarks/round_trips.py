@@ -1,28 +1,25 @@
-"""Round trips: ours to transformers and back, and ours to CTranslate2, onnxruntime, torch.export and Argos Translate.
+"""Round trips through other formats: transformers and back, CTranslate2, ONNX Runtime, torch.export, Argos Translate.
 
     python benchmarks/round_trips.py RUN [--sentences 300] [--only-trained]
 
-RUN is a trained model, such as that of `regard demo`; its own validation sentences are translated, greedily and with
-beam 4, and so are made-up sentences by models of random weights of every option (tests/interop/random_models.py).
-Everywhere the tokens must be the same, or worth as much to our model within rounding (ties), and logits or
-log-probabilities within 1e-4. Where a translation is cut at the limit of length, every program does something else, so
-the sentences are such that the model ends them by itself.
-Writes benchmarks/results/roundtrips.json, and fails where anything differs.
+RUN is a trained model, for example that of `regard demo`. Its validation sentences are translated with greedy search
+and with beam 4; models with random weights, one for every option (tests/interop/random_models.py), translate random
+sentences. Tokens must be equal, or score equally within rounding (ties), and log-probabilities must agree within 1e-4.
+Engines differ when they truncate at the maximum length, so only sentences whose translations end before it are used.
+Writes benchmarks/results/round-trips.json, and fails if anything differs.
 """
 
 import argparse
-import datetime
 import json
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import default_threads, environment, save_result
 
 from regard.data.text.readers import read_jsonl
 from regard.decoding.constraints import DecodingRequest
@@ -46,160 +43,160 @@ from regard.interop.verification import (
 from regard.pipelines.external import CTranslate2Generator, TransformersGenerator
 from regard.pipelines.translator import Translator
 
-RESULTS = Path(__file__).parent / "results" / "roundtrips.json"
-PACKAGES = ("torch", "transformers", "ctranslate2", "onnxruntime", "sentencepiece")
-BATCH, MOST_DRAWN = 50, 6_000
+PACKAGES = ("transformers", "ctranslate2", "onnxruntime", "sentencepiece")
+BATCH, MAX_SAMPLES = 50, 6_000
 Sources = Sequence[Tokens]
 Row = dict[str, Any]
+Check = Callable[[Translator, Sources, Path], Row]
 
 
-def to_transformers_and_back(ours: Translator, sources: Sources, room: Path) -> Row:
-    """The model that comes back must say the same in every place: tokens equal, logits within the tolerance."""
-    there, back = room / "there", room / "back"
-    there.mkdir()
-    export_huggingface(ours, there, sources[:8])
-    import_model(there, back)
-    again = Translator.load(back)
+def check_import(translator: Translator, sources: Sources, folder: Path) -> Row:
+    """Export to transformers and import again; compare tokens and log-probabilities."""
+    exported, imported = folder / "exported", folder / "imported"
+    exported.mkdir()
+    export_huggingface(translator, exported, sources[:8])
+    import_model(exported, imported)
+    translators = translator, Translator.load(imported)
     row: Row = {}
+    requests = [DecodingRequest(source) for source in sources]
     for name, settings in SEARCHES.items():
-        found, other = (t.generator.generate([DecodingRequest(s) for s in sources], settings) for t in (ours, again))
-        row[name] = [sum(a[0].tokens == b[0].tokens for a, b in zip(found, other, strict=True)), len(sources)]
-    targets = [best[0].tokens for best in found]
-    gap = 0.0
+        ours, theirs = (one.generator.generate(requests, settings) for one in translators)
+        row[name] = [sum(a[0].tokens == b[0].tokens for a, b in zip(ours, theirs, strict=True)), len(sources)]
+    targets = [hypotheses[0].tokens for hypotheses in ours]
+    difference = 0.0
     for start in range(0, len(sources), BATCH):
         batch = slice(start, start + BATCH)
-        here, back_again = (t.log_probs(sources[batch], targets[batch]) for t in (ours, again))
-        gap = max(gap, float((here - back_again).abs().max()))
-    return row | {"largest_difference": gap}
+        before, after = (one.log_probs(sources[batch], targets[batch]) for one in translators)
+        difference = max(difference, float((before - after).abs().max()))
+    return row | {"largest_difference": difference}
 
 
-def in_a_program(
-    load: Callable[[Translator, Path, Sources], ExternalModel],
-) -> Callable[[Translator, Sources, Path], Row]:
-    """The check of a model that another program runs."""
+def check_with(load: Callable[[Translator, Path, Sources], ExternalModel]) -> Check:
+    """Compare with a model that another engine runs."""
 
-    def run(ours: Translator, sources: Sources, room: Path) -> Row:
-        agreement = compare(ours, load(ours, room, sources), sources)
+    def check(translator: Translator, sources: Sources, folder: Path) -> Row:
+        agreement = compare(translator, load(translator, folder, sources), sources)
         check_agreement(agreement, "it")
         return {
-            **{name: list(same) for name, same in agreement.identical.items()},
+            **{name: list(identical) for name, identical in agreement.identical.items()},
             "ties": agreement.ties,
             "largest_difference": agreement.max_difference,
         }
 
-    return run
+    return check
 
 
-def their_model(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
-    return TransformersGenerator(build_huggingface(ours))
+def load_transformers(translator: Translator, folder: Path, sources: Sources) -> ExternalModel:
+    return TransformersGenerator(build_huggingface(translator))
 
 
-def their_engine(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
-    save_ctranslate2(ours, room)
-    generator = Translator.load(room).generator
+def load_ctranslate2(translator: Translator, folder: Path, sources: Sources) -> ExternalModel:
+    save_ctranslate2(translator, folder)
+    generator = Translator.load(folder).generator
     assert isinstance(generator, CTranslate2Generator)
     return generator
 
 
-def their_onnx(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
-    ONNX.export_translator(ours, room, sources[:8])
-    return ONNX.load_model(room)
+def load_onnx(translator: Translator, folder: Path, sources: Sources) -> ExternalModel:
+    ONNX.export_translator(translator, folder, sources[:8])
+    return ONNX.load_model(folder)
 
 
-def their_archive(ours: Translator, room: Path, sources: Sources) -> ExternalModel:
-    TORCH.export_translator(ours, room, sources[:8])
-    return TORCH.load_model(room)
+def load_torch_export(translator: Translator, folder: Path, sources: Sources) -> ExternalModel:
+    TORCH.export_translator(translator, folder, sources[:8])
+    return TORCH.load_model(folder)
 
 
-def as_package(ours: Translator, sources: Sources, room: Path) -> Row:
-    """Argos Translate's own calls, from text to text; the export itself refuses what differs."""
-    return {"said": export_argos(ours, room, sources, None)}
+def check_argos(translator: Translator, sources: Sources, folder: Path) -> Row:
+    """Export a package; the export compares translations of Argos Translate from text to text."""
+    return {"output": export_argos(translator, folder, sources, None)}
 
 
-WAYS: dict[str, Callable[[Translator, Sources, Path], Row]] = {
-    "ours to transformers to ours": to_transformers_and_back,
-    "transformers": in_a_program(their_model),
-    "ctranslate2": in_a_program(their_engine),
+CHECKS: dict[str, Check] = {
+    "transformers and back": check_import,
+    "transformers": check_with(load_transformers),
+    "ctranslate2": check_with(load_ctranslate2),
 }
-FURTHER = {
-    "onnxruntime": in_a_program(their_onnx),
-    "torch.export": in_a_program(their_archive),
-    "argos": as_package,
+TRAINED_ONLY: dict[str, Check] = {
+    "onnxruntime": check_with(load_onnx),
+    "torch.export": check_with(load_torch_export),
+    "argos": check_argos,
 }
-"""With the trained model alone: all options go through the same programs."""
 
 
-def go(name: str, ours: Translator, sources: Sources, ways: dict[str, Callable[..., Row]]) -> list[Row]:
+def run_checks(name: str, translator: Translator, sources: Sources, checks: dict[str, Check]) -> list[Row]:
     rows = []
-    for way, run in ways.items():
-        began = time.perf_counter()
-        row: Row = {"model": name, "way": way, "sentences": len(sources)}
-        with tempfile.TemporaryDirectory() as room:
+    for format_name, check in checks.items():
+        start = time.perf_counter()
+        row: Row = {"model": name, "format": format_name, "sentences": len(sources)}
+        with tempfile.TemporaryDirectory() as folder:
             try:
-                row |= run(ours, sources, Path(room))
+                row |= check(translator, sources, Path(folder))
             except UserError as error:
-                row["refused"] = str(error)
-        row["seconds"] = round(time.perf_counter() - began, 1)
+                row["error"] = str(error)
+        row["seconds"] = round(time.perf_counter() - start, 1)
         rows.append(row)
         print(json.dumps(row, ensure_ascii=False), flush=True)
     return rows
 
 
-def sources_that_end(ours: Translator, count: int) -> Sources:
-    """Made-up sentences whose translations end by themselves in every search: so many, or as many as were found."""
-    drawn, kept = sample_sources(ours, count=MOST_DRAWN), list[Tokens]()
-    for start in range(0, len(drawn), BATCH):
-        batch = drawn[start : start + BATCH]
+def find_sources(translator: Translator, count: int) -> Sources:
+    """Return up to `count` random sentences whose translations end before the maximum length in every search."""
+    samples, selected = sample_sources(translator, count=MAX_SAMPLES), list[Tokens]()
+    for start in range(0, len(samples), BATCH):
+        batch = samples[start : start + BATCH]
         ended = [True] * len(batch)
         for settings in SEARCHES.values():
-            beams = ours.generator.generate([DecodingRequest(source) for source in batch], settings)
-            ended = [e and ended_before_limit(b, s, settings) for e, b, s in zip(ended, beams, batch, strict=True)]
-        kept += [source for source, e in zip(batch, ended, strict=True) if e]
-        if len(kept) >= count:
+            beams = translator.generator.generate([DecodingRequest(source) for source in batch], settings)
+            ended = [
+                before and ended_before_limit(beam, source, settings)
+                for before, beam, source in zip(ended, beams, batch, strict=True)
+            ]
+        selected += [source for source, ends in zip(batch, ended, strict=True) if ends]
+        if len(selected) >= count:
             break
-    return kept[:count]
+    return selected[:count]
 
 
 def differs(row: Row) -> bool:
-    """Whether a row says that two models did not say the same, or that something broke; a refused option does not."""
-    if "refused" in row:
-        return "nothing was written" in row["refused"] or "differs from" in row["refused"]
+    """Return whether outputs differ; an option that a format does not support is not a difference."""
+    if "error" in row:
+        return "nothing was written" in row["error"] or "differs from" in row["error"]
     ties = row.get("ties", {})
     unequal = [name for name in SEARCHES if name in row and row[name][0] + ties.get(name, 0) != row[name][1]]
     return bool(unequal) or not row.get("largest_difference", 0.0) <= TOLERANCE
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Round trips of models through the formats of others.")
-    parser.add_argument("run", type=Path, help="a training run of a model that translates")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a training run of a translation model")
     parser.add_argument("--sentences", type=int, default=300)
-    parser.add_argument("--only-trained", action="store_true", help="leave out the models of random weights")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only-trained", action="store_true", help="skip the models with random weights")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--out", type=Path, help="result file, instead of one in benchmarks/results")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ours = Translator.load(arguments.run)
+    translator = Translator.load(arguments.run)
     texts = [pair.source for pair in read_jsonl(arguments.run / "data" / "valid.jsonl")][: arguments.sentences]
     if len(texts) < arguments.sentences:
-        sys.exit(f"{arguments.run} has {len(texts)} validation sentences, but {arguments.sentences} are needed")
-    rows = go("trained", ours, sample_sources(ours, texts), WAYS | FURTHER)
+        sys.exit(f"{arguments.run} has only {len(texts)} validation sentences, less than {arguments.sentences}")
+    rows = run_checks("trained", translator, sample_sources(translator, texts), CHECKS | TRAINED_ONLY)
     if not arguments.only_trained:
-        sys.path.insert(0, str(Path(__file__).parent.parent))  # where the tests are
+        sys.path.append(str(Path(__file__).parent.parent))  # for tests
         from tests.interop.random_models import OPTIONS, random_translator
 
         for option in OPTIONS:
-            random = random_translator(option)
-            rows += go(option, random, sources_that_end(random, arguments.sentences), WAYS)
+            model = random_translator(option)
+            rows += run_checks(option, model, find_sources(model, arguments.sentences), CHECKS)
     result = {
-        "what": f"the same tokens greedily and with beam 4 (as [same, compared]), and logits within {TOLERANCE:g}; "
-        f"ties: how many others our model scores within {TOLERANCE:g} of its own",
+        "what": f"equal tokens with greedy search and beam 4, as [equal, compared]; log-probabilities within "
+        f"{TOLERANCE:g}; ties: different tokens whose scores agree within {TOLERANCE:g}",
         "rows": rows,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        **environment("cpu", *PACKAGES),
     }
-    RESULTS.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if wrong := [f"{row['model']}, {row['way']}" for row in rows if differs(row)]:
-        sys.exit("these differ: " + "; ".join(wrong))
+    save_result(result, arguments.out or "round-trips")
+    if failed := [f"{row['model']}, {row['format']}" for row in rows if differs(row)]:
+        sys.exit("different outputs: " + "; ".join(failed))
 
 
 if __name__ == "__main__":

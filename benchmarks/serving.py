@@ -1,21 +1,18 @@
-"""The server under load: throughput and latency against the same server without batches and against no server at all.
+"""Throughput and latency of the server, with and without batching, next to translation without a server.
 
     python benchmarks/serving.py RUN --src FILE [--clients 64] [--seconds 60] [--memory-requests 20000] [--quick]
 
-Clients on the loopback interface each send one line of FILE after another, and wait for each answer. Every answer is
-compared with what `Translator` says of the same text without a server. Then, with batches, so many requests more while
-the memory of the server and of its workers is watched. Writes benchmarks/results/serving.json, where --quick nothing.
-Fails where an answer differs, where anything but 200 or 429 comes back, where memory grows by more than a tenth after
-the first tenth of the requests and, but for --quick, where batching is less than 3 times as fast as none, or serving
-less than 0.8 times as fast as translating without a server.
+Clients on the loopback interface each send lines of FILE and wait for every response, which is compared with the output
+of `Translator`. Then further requests are sent while the memory of the server and its workers is monitored. Writes
+benchmarks/results/serving.json, unless --quick is given. Fails if a translation differs, if a status is neither 200 nor
+429, if memory grows by more than 10 % after the first tenth of the requests and, without --quick, if batching is less
+than 3 times as fast as no batching, or the server less than 0.8 times as fast as `Translator`.
 """
 
 import argparse
 import asyncio
-import datetime
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -30,43 +27,42 @@ from statistics import quantiles
 from typing import Any
 
 import torch
+from harness import default_threads, environment, save_result
 
 from regard.data.text.readers import read_lines
 from regard.data.text.sentences import split_sentences
-from regard.evaluation.bench.environment import describe_machine
 from regard.pipelines.translator import Translator
 
-RESULTS = Path(__file__).parent / "results" / "serving.json"
-LEAST_GAIN, LEAST_SHARE, MOST_GROWTH = 3.0, 0.8, 1.1
+MIN_BATCHING_GAIN, MIN_SHARE_OF_OFFLINE, MAX_MEMORY_GROWTH = 3.0, 0.8, 1.1
+UNLIMITED = 10**9
 
 
 @dataclass
-class Load:
-    """What clients have seen."""
+class Responses:
+    """Statuses, latencies and wrong translations seen by the clients."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
-    sentences: int = 0
     wrong: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
 
     def summary(self) -> dict[str, Any]:
         cuts = quantiles(self.latencies, n=100, method="inclusive") if len(self.latencies) > 1 else [0.0] * 99
         return {
-            "requests": sum(self.statuses.values()),
+            "requests": self.statuses.total(),
             "statuses": {str(status): number for status, number in sorted(self.statuses.items())},
-            "sentences_per_second": round(self.sentences / self.seconds, 2),
+            "sentences_per_second": round(self.statuses[200] / self.seconds, 2),
             "milliseconds": {f"p{p}": round(1000 * cuts[p - 1], 1) for p in (50, 95, 99)},
             "different_answers": len(self.wrong),
         }
 
 
 class Server:
-    """`regard serve`, on a free port."""
+    """A `regard serve` process on a free port."""
 
-    def __init__(self, run: Path, *words: str) -> None:
-        command = [sys.executable, "-m", "regard", "serve", str(run), "--port", "0"]
-        self.process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True)
+    def __init__(self, run: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "regard", "serve", str(run), "--port", "0", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         for line in self.process.stderr:
             event = json.loads(line)
@@ -74,37 +70,37 @@ class Server:
                 self.port = int(event["url"].rpartition(":")[2])
             if event["event"] == "ready":
                 break
-        # Whatever it logs from here on must go somewhere, or it would wait for a reader.
+        # Discards later log entries, because a full pipe would block the server.
         self._drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
 
     def memory(self) -> dict[str, int]:
-        """Resident megabytes of the server and of its workers."""
+        """Return the resident memory of the server and of its workers in megabytes."""
         pid = self.process.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return {"server": _resident(pid), "workers": sum(_resident(int(worker)) for worker in workers)}
+        return {"server": _resident_mb(pid), "workers": sum(_resident_mb(int(worker)) for worker in workers)}
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
         self._drain.wait(10)
 
 
 @contextmanager
-def serving(run: Path, *words: str) -> Iterator[Server]:
-    server = Server(run, *words)
+def serving(run: Path, *options: str) -> Iterator[Server]:
+    server = Server(run, *options)
     try:
         yield server
     finally:
-        server.end()
+        server.stop()
 
 
-def _resident(pid: int) -> int:
+def _resident_mb(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str, pair: tuple[str, str]) -> Any:
-    """One request on an open connection; its status and its answer. By hand, to leave the cores to the server."""
+    """Send a request and return its status and response; without an HTTP library, to leave the cores to the server."""
     body = json.dumps({"q": text, "source": pair[0], "target": pair[1]}).encode()
     head = (
         f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -115,133 +111,132 @@ async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text:
     return int(header.split(b" ", 2)[1]), json.loads(await reader.readexactly(length))
 
 
-async def press(
-    port: int,
-    expected: dict[str, str],
-    pair: tuple[str, str],
-    clients: int,
-    seconds: float,
-    most: int,
-) -> Load:
-    """Lets clients ask until the time is over or so many answers have come."""
-    load, numbers, texts = Load(), count(), list(expected)
-    began = time.perf_counter()
+@dataclass
+class Load:
+    """Texts with their expected translations, the language pair, and the number of clients."""
 
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() - began < seconds and (number := next(numbers)) < most:
-            text = texts[number % len(texts)]
-            sent = time.perf_counter()
-            status, answer = await send(reader, writer, text, pair)
-            load.latencies.append(time.perf_counter() - sent)
-            load.statuses[status] += 1
-            if status == 200:
-                load.sentences += 1
-                if answer["translatedText"] != expected[text]:
-                    load.wrong.append((text, answer["translatedText"]))
-        writer.close()
+    expected: dict[str, str]
+    languages: tuple[str, str]
+    clients: int
 
-    await asyncio.gather(*(client() for _ in range(clients)))
-    load.seconds = time.perf_counter() - began
-    return load
+    def apply(self, server: Server, seconds: float = UNLIMITED, requests: int = UNLIMITED) -> Responses:
+        """Send requests for the given time, or the given number of requests."""
+        return asyncio.run(self._apply(server, seconds, requests))
+
+    async def _apply(self, server: Server, seconds: float, requests: int) -> Responses:
+        responses, indices, texts = Responses(), count(), list(self.expected)
+        start = time.perf_counter()
+
+        async def client() -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            while time.perf_counter() - start < seconds and (index := next(indices)) < requests:
+                text = texts[index % len(texts)]
+                sent = time.perf_counter()
+                status, response = await send(reader, writer, text, self.languages)
+                responses.latencies.append(time.perf_counter() - sent)
+                responses.statuses[status] += 1
+                if status == 200 and response["translatedText"] != self.expected[text]:
+                    responses.wrong.append((text, response["translatedText"]))
+            writer.close()
+
+        await asyncio.gather(*(client() for _ in range(self.clients)))
+        responses.seconds = time.perf_counter() - start
+        return responses
+
+    def measure(self, name: str, server: Server, seconds: float) -> dict[str, Any]:
+        """Warm up, apply the load, and print and return a summary."""
+        self.apply(server, min(3.0, seconds))
+        responses = self.apply(server, seconds)
+        for text, translation in responses.wrong[:3]:
+            print(f"{name}: {text!r} became {translation!r}, not {self.expected[text]!r}")
+        print(f"{name}: {responses.summary()}", flush=True)
+        return responses.summary()
+
+    def monitor_memory(self, server: Server, requests: int) -> dict[str, Any]:
+        """Return the memory after every tenth of the requests."""
+        megabytes = []
+        for _ in range(10):
+            responses = self.apply(server, requests=requests // 10)
+            assert set(responses.statuses) <= {200, 429}, responses.statuses
+            assert not responses.wrong, responses.wrong[:3]
+            megabytes.append(server.memory())
+        return {"requests": requests // 10 * 10, "megabytes": megabytes}
 
 
 def translate_offline(translator: Translator, texts: list[str]) -> tuple[dict[str, str], float]:
-    """What the same model says without a server, sentence by sentence, and how many texts a second."""
+    """Translate without a server; return the translations, and the number of texts per second."""
     splits = [split_sentences(text) for text in texts]
     sentences = [sentence.text for split in splits for sentence in split.sentences]
     translator(sentences[:64])
-    began = time.perf_counter()
-    found = iter(translator(sentences))
-    joined = [split.join([next(found) for _ in split.sentences]) for split in splits]
-    return dict(zip(texts, joined, strict=True)), len(texts) / (time.perf_counter() - began)
+    start = time.perf_counter()
+    translations = iter(translator(sentences))
+    joined = [split.join([next(translations) for _ in split.sentences]) for split in splits]
+    return dict(zip(texts, joined, strict=True)), len(texts) / (time.perf_counter() - start)
 
 
-def watch_memory(server: Server, expected: dict[str, str], pair: tuple[str, str], clients: int, most: int) -> Any:
-    """The memory after every tenth of so many requests."""
-    seen = []
-    for _ in range(10):
-        load = asyncio.run(press(server.port, expected, pair, clients, 3600.0, most // 10))
-        assert set(load.statuses) <= {200, 429}, load.statuses
-        assert not load.wrong, load.wrong[:3]
-        seen.append(server.memory())
-    return {"requests": most // 10 * 10, "megabytes": seen}
-
-
-def shortcomings(result: dict[str, Any], quick: bool) -> list[str]:
-    found = []
+def find_missed(result: dict[str, Any], quick: bool) -> list[str]:
+    """Return the criteria that were not met."""
+    missed = []
     for name in ("batching", "without_batching"):
         if result[name]["different_answers"]:
-            found.append(f"{name}: {result[name]['different_answers']} answers differ from those without a server")
-        if odd := set(result[name]["statuses"]) - {"200", "429"}:
-            found.append(f"{name}: statuses {sorted(odd)}")
+            missed.append(f"{name}: {result[name]['different_answers']} translations differ from `Translator`")
+        if unexpected := set(result[name]["statuses"]) - {"200", "429"}:
+            missed.append(f"{name}: statuses {sorted(unexpected)}")
     for part in ("server", "workers"):
-        sizes = [one[part] for one in result["memory"]["megabytes"]]
-        if sizes[-1] > MOST_GROWTH * sizes[0]:
-            found.append(f"memory of the {part} grew from {sizes[0]} to {sizes[-1]} MB")
-    if not quick and result["gain_of_batching"] < LEAST_GAIN:
-        found.append(f"batching is {result['gain_of_batching']} times as fast as none, less than {LEAST_GAIN}")
-    if not quick and result["share_of_offline"] < LEAST_SHARE:
-        found.append(f"serving is {result['share_of_offline']} times as fast as no server, less than {LEAST_SHARE}")
-    return found
+        sizes = [sample[part] for sample in result["memory"]["megabytes"]]
+        if sizes[-1] > MAX_MEMORY_GROWTH * sizes[0]:
+            missed.append(f"memory of the {part} grew from {sizes[0]} to {sizes[-1]} MB")
+    if not quick and result["gain_of_batching"] < MIN_BATCHING_GAIN:
+        missed.append(f"batching is {result['gain_of_batching']} times as fast, less than {MIN_BATCHING_GAIN}")
+    if not quick and result["share_of_offline"] < MIN_SHARE_OF_OFFLINE:
+        share = result["share_of_offline"]
+        missed.append(f"the server is {share} times as fast as `Translator`, less than {MIN_SHARE_OF_OFFLINE}")
+    return missed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The server under load.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--src", type=Path, required=True, help="lines to translate")
-    parser.add_argument("--lines", type=int, default=2048, help="how many lines of it")
+    parser.add_argument("--lines", type=int, default=2048, help="maximum number of lines")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--memory-requests", type=int, default=20_000)
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--limit", action="append", default=[], help="passed on to the server with batches")
-    parser.add_argument("--quick", action="store_true", help="no result file, and no demands on speed")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--quick", action="store_true", help="no result file, and no criteria for speed")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     texts = [line for line in dict.fromkeys(read_lines(arguments.src)) if line.strip()][: arguments.lines]
     translator = Translator.load(arguments.run)
-    pair = translator.languages
     expected, offline = translate_offline(translator, texts)
-    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
-
-    def measure(name: str, server: Server) -> dict[str, Any]:
-        asyncio.run(press(server.port, expected, pair, arguments.clients, min(3.0, arguments.seconds), 10**9))
-        load = asyncio.run(press(server.port, expected, pair, arguments.clients, arguments.seconds, 10**9))
-        for text, answer in load.wrong[:3]:
-            print(f"{name}: {text!r} became {answer!r}, not {expected[text]!r}")
-        print(f"{name}: {load.summary()}", flush=True)
-        return load.summary()
-
-    limits = [word for limit in arguments.limit for word in ("--limit", limit)]
-    with serving(arguments.run, *limits) as server:
-        batching = measure("with batches", server)
-        memory = watch_memory(server, expected, pair, arguments.clients, arguments.memory_requests)
+    load = Load(expected, translator.languages, arguments.clients)
+    with serving(arguments.run) as server:
+        batching = load.measure("with batching", server, arguments.seconds)
+        memory = load.monitor_memory(server, arguments.memory_requests)
     print(f"memory: {memory}", flush=True)
-    offline = max(offline, translate_offline(translator, texts)[1])  # machines are noisy: the better of two
+    offline = max(offline, translate_offline(translator, texts)[1])  # the faster of two, because other load varies
     print(f"without a server: {offline:.1f} texts/s", flush=True)
     with serving(arguments.run, "--limit", "batch_items=1", "--limit", "wait=0") as server:
-        alone = measure("without batches", server)
+        without_batching = load.measure("without batching", server, arguments.seconds)
+    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+    speed = batching["sentences_per_second"]
     result = {
-        "what": f"{arguments.clients} clients on loopback for {arguments.seconds:g} s, a line a request",
+        "what": f"{arguments.clients} clients on loopback for {arguments.seconds:g} s, one line per request",
         "model": f"{arguments.run.name}, {parameters / 1e6:.1f} M parameters, default search",
         "text": f"{len(texts)} lines of {arguments.src.name}",
         "offline_texts_per_second": round(offline, 2),
         "batching": batching,
-        "without_batching": alone,
-        "gain_of_batching": round(batching["sentences_per_second"] / alone["sentences_per_second"], 2),
-        "share_of_offline": round(batching["sentences_per_second"] / offline, 3),
+        "without_batching": without_batching,
+        "gain_of_batching": round(speed / without_batching["sentences_per_second"], 2),
+        "share_of_offline": round(speed / offline, 3),
         "memory": memory,
-        "machine": describe_machine(torch.device("cpu")),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        **environment(),
     }
     print(f"gain of batching {result['gain_of_batching']}, share of offline {result['share_of_offline']}")
     if not arguments.quick:
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if short := shortcomings(result, arguments.quick):
-        sys.exit("\n".join(short))
+        save_result(result, "serving")
+    if missed := find_missed(result, arguments.quick):
+        sys.exit("\n".join(missed))
 
 
 if __name__ == "__main__":
