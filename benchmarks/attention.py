@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.evaluation.bench.attention import KINDS, WINDOW, AttentionFunction, Heads, Row, measure_length, too_slow
-from regard.evaluation.bench.environment import describe_machine
+from regard.evaluation.bench.harness import describe_machine
 
 HEADS, WIDTH = 8, 64
 ROOT = Path(__file__).parent.parent

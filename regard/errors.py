@@ -1,5 +1,7 @@
 """The exception for errors that a user can correct."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 ErrorKind = Literal["bad", "image", "pixels"]
@@ -17,3 +19,12 @@ class UserError(Exception):
     """
 
     kind: ErrorKind = "bad"
+
+
+@contextmanager
+def prefix_errors(prefix: object) -> Iterator[None]:
+    """Prefix the user errors of the block, such as with an option or a path, unless they contain the prefix."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error) if str(prefix) in str(error) else f"{prefix}: {error}") from None

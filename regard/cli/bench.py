@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import Device, check_file_name
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def bench(
 ) -> None:
     """Time models on this machine, also in comparison with other libraries with the same weights."""
     from regard.evaluation.bench.attention import benchmark_attention
-    from regard.evaluation.bench.environment import describe_environment, summarise
-    from regard.evaluation.bench.harness import SpeedReport, check_libraries
+    from regard.evaluation.bench.harness import SpeedReport, check_libraries, describe_environment, summarise
     from regard.evaluation.bench.plot import save_quality_plot
     from regard.training.bench import time_training
 
@@ -140,13 +139,12 @@ def _check_runs(runs: Sequence[str], training: bool) -> str:
 def _benchmark_images(
     runs: Sequence[str], batch: Sequence[int], seconds: float, libraries: Sequence[str], device: torch.device
 ) -> SpeedReport:
-    from regard.evaluation.bench.harness import library_errors
     from regard.evaluation.bench.images import ImageSystem, benchmark_classifiers
     from regard.interop.huggingface_vision import build_huggingface_classifier
 
     systems = [ImageSystem.open(run, device) for run in runs]
     for library in libraries:
-        with library_errors(library):
+        with prefix_errors(f"--library {library}"):
             if library != "huggingface":
                 raise UserError("has no image models; huggingface does")
             model = build_huggingface_classifier(systems[0].classifier)
@@ -164,7 +162,7 @@ def _benchmark_text(
     tokenize: str | None,
 ) -> SpeedReport:
     from regard.cli.evaluate import choose_tokenisation
-    from regard.evaluation.bench.harness import choose_batch_sizes, library_errors, split_options
+    from regard.evaluation.bench.harness import choose_batch_sizes, split_options
     from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
     from regard.interop.ctranslate2 import load_translator
     from regard.training.bench_runs import validation_sentences
@@ -179,7 +177,7 @@ def _benchmark_text(
         choose_batch_sizes(batch, len(sentences.sources), sentences.description)
     systems = [TranslationSystem.open(run, device, load_translator) for run in runs]
     for library in libraries:
-        with library_errors(library):
+        with prefix_errors(f"--library {library}"):
             systems.append(_open_in_library(library, runs[0], device))
     sentences = sentences or Sentences.random(systems[0].translator)
     sizes = choose_batch_sizes(batch, len(sentences.sources), sentences.description)

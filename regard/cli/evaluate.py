@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.classify import check_readable
 from regard.cli.options import SAMPLING_OPTIONS, Device, SearchOptions, add_search_options, check_file_name
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.runtime import LineProgress, choose_device, replace_text_file
 
 if TYPE_CHECKING:
@@ -130,10 +130,8 @@ def choose_tokenisation(
 
     guess = DataSettings(source=source, target=reference).language_pair()[1]
     chosen = given or tokenisation_for(next((language for language in languages if language), guess))
-    try:
+    with prefix_errors("--tokenize"):
         check_tokenisation(chosen)
-    except UserError as error:
-        raise UserError(f"--tokenize: {error}") from None
     return chosen
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from sacrebleu.significance import PairedTest
 
@@ -117,15 +117,10 @@ def paired_bootstrap(
     )()
     tests = []
     for name, signature in signatures.items():
-        theirs, ours = (_to_numbers(one) for one in results[name])
+        theirs, ours = cast(list[Any], results[name])
         # SacreBLEU counts resamples with a larger difference than that of the systems. For equal systems there are
         # none, which would make them significantly different; but a difference of zero is always due to chance.
-        p_value = 1.0 if ours[0] == theirs[0] else ours[1]
-        tests.append(Significance(name, p_value, Estimate(*ours[2:]), Estimate(*theirs[2:]), str(signature)))
+        p_value = 1.0 if ours.score == theirs.score else float(ours.p_value)
+        our_estimate, their_estimate = (Estimate(float(one.mean), float(one.ci)) for one in (ours, theirs))
+        tests.append(Significance(name, p_value, our_estimate, their_estimate, str(signature)))
     return tests
-
-
-def _to_numbers(result: Any) -> tuple[float, float, float, float]:
-    """Return score, p-value (1 for the baseline, which has none), mean and half the confidence interval."""
-    p_value = 1.0 if result.p_value is None else result.p_value
-    return float(result.score), float(p_value), float(result.mean), float(result.ci)

@@ -1,7 +1,6 @@
 """Import models of other libraries as regard model folders."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.interop.files import read_folder, read_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
@@ -84,7 +83,7 @@ def import_model(
     for name, tensor in tensors.items():
         if tensor.dtype in _FLOATS and tensor.isnan().any():
             raise UserError(f"{path}: tensor {name} contains NaN")
-    with replace_folder(out) as temporary, _prefix_errors(path):
+    with replace_folder(out) as temporary, prefix_errors(path):
         if kind in CLASSES:
             description = _import_translator(path, values, tensors, temporary)
         elif kind == BERT:
@@ -110,15 +109,6 @@ def _check_options(path: Path, kind: str, options: Mapping[str, Any]) -> None:
     for option in unused:
         if options[option]:
             raise UserError(f"{path}: omit {option}: {reason}")
-
-
-@contextmanager
-def _prefix_errors(path: Path) -> Iterator[None]:
-    """Adds the path to user errors that do not contain it."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def _import_translator(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from regard.data.text.languages import language_name
 from regard.serving import schemas
@@ -101,7 +101,7 @@ async def ready(service: ServiceDependency) -> schemas.Status:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(service: ServiceDependency) -> Response:
     """Return the metrics in the text format of Prometheus."""
-    return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(generate_latest(service.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:

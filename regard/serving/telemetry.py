@@ -10,7 +10,7 @@ import sys
 import traceback
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 LOGGER_NAME = "regard.serving"
 _LOGGER = logging.getLogger(LOGGER_NAME)
@@ -76,7 +76,3 @@ class Metrics:
         self.batch_sizes.labels(model).observe(sentences)
         self.batch_seconds.labels(model).observe(seconds)
         self.tokens.labels(model).inc(tokens)
-
-    def render(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from regard.errors import UserError
-from regard.evaluation.bench.harness import library_errors
+from regard.errors import UserError, prefix_errors
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
@@ -123,7 +122,7 @@ def time_training(
     variants = [variant for run in runs for variant in _variants(run, device, libraries)]
     for variant in variants:
         if variant.library and not variant.compiled:  # report unsupported models before minutes of timing
-            with library_errors(variant.library):
+            with prefix_errors(f"--library {variant.library}"):
                 variant.prepare(torch.device("cpu"))
     rows = []
     for variant in variants:

@@ -1,13 +1,17 @@
-"""Timing of systems in turns, and tables of the results."""
+"""Timing of systems in turns, tables of the results, and a description of the machine."""
 
+import datetime
+import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, Self, TypeVar
+
+import torch
 
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
@@ -178,15 +182,6 @@ def check_libraries(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-@contextmanager
-def library_errors(name: str) -> Iterator[None]:
-    """Prefix errors in the block with the option --library."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"--library {name}: {error}") from None
-
-
 def tabulate(results: Sequence[Result]) -> str:
     """Return the results as a Markdown table, with the speed relative to the first system in brackets."""
     columns: dict[str, list[str]] = {"": [result.name for result in results]}
@@ -211,3 +206,29 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as a Markdown table; the first row is the header."""
     header, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *body])
+
+
+def describe_environment(device: torch.device, libraries: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the machine, the versions of the packages, and the date."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    versions |= {package: version(package) for package in ("regard", *(LIBRARIES[name] for name in libraries))}
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"machine": describe_machine(device), "versions": versions, "date": date}
+
+
+def describe_machine(device: torch.device) -> str:
+    """Return the name of the GPU, or of the CPU with its number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
+    name = names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def summarise(environment: dict[str, Any]) -> str:
+    """Return the description of an environment as one line."""
+    versions = environment["versions"]
+    named = [f"{package} {versions[package]}" for package in versions if package not in ("python", "regard")]
+    return ", ".join([environment["machine"], *named, environment["date"]])

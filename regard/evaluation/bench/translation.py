@@ -10,7 +10,7 @@ import torch
 
 from regard.data.text.readers import read_lines, read_parallel
 from regard.decoding.config import DecodingSettings, parse_settings
-from regard.errors import UserError
+from regard.errors import prefix_errors
 from regard.evaluation.bench.harness import Result, SpeedReport, measure_speed, share_of_same, split_options
 from regard.evaluation.metrics import bleu
 from regard.pipelines.translator import Translator
@@ -42,10 +42,8 @@ class TranslationSystem:
         options = {key: values.pop(key) for key in ("engine", "precision") if key in values}
         translator = load(path, device=device, **options)
         settings = parse_settings(translator.generator.settings_class, values, text)
-        try:
+        with prefix_errors(text):
             return cls(text, translator, translator.resolve_settings(settings))
-        except UserError as error:
-            raise UserError(f"{text}: {error}") from None
 
     def translate(self, sources: Sequence[str]) -> list[str]:
         return [best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings)]
