@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Packed
 from regard.errors import UserError
+from regard.layers import gather_tokens
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, token_positions
 from regard.ops.linear import Linear
 
@@ -100,26 +101,27 @@ class NATransformer(EncoderDecoder):
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
     ) -> Tensor:
         """Return the logits of every position of the NAT target, (B, T, V)."""
-        memory = self.encode(source, source_layout)
-        return self.logits(self.decode(target, memory, target_layout, source_layout))
+        encoder_output = self.encode(source, source_layout)
+        return self.logits(self.decode(target, encoder_output, target_layout, source_layout))
 
     def decode(
-        self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
+        self, target: Tensor, encoder_output: Tensor, layout: Layout | None = None, source_layout: Layout | None = None
     ) -> Tensor:
-        """Decode a NAT target of mask tokens and known tokens, (B, T) to (B, T, W); `memory` is the encoder output."""
+        """Decode a NAT target of mask tokens and known tokens, (B, T) to (B, T, W); `layout` is that of the target."""
         positions, longest = token_positions(target, layout)
-        x = self.target_embedding(target, positions, longest, self._stream_dtype(target.device))
+        x = self.target_embedding(target, positions, longest, self._residual_dtype_on(target.device))
         unknown = (target == self.config.mask_token)[..., None]
-        x = x + upsample(memory, memory_layout, x, layout) * unknown
-        return self._decode(x, memory, Mask.between(layout, layout), Mask.between(layout, memory_layout), positions)
+        x = x + upsample(encoder_output, source_layout, x, layout) * unknown
+        mask, source_mask = Mask.between(layout, layout), Mask.between(layout, source_layout)
+        return self._decode(x, encoder_output, mask, source_mask, positions)
 
-    def length_logits(self, memory: Tensor, layout: Layout | None = None) -> Tensor:
+    def length_logits(self, encoder_output: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the logits of each difference between target and source length, from -max_length_offset upwards.
 
         The classifier reads the sum of the encoder output, because the contributions of source tokens to the target
         length are additive.
         """
-        y: Tensor = self.length(sum_tokens(memory, layout) * LENGTH_FEATURE_SCALE)
+        y: Tensor = self.length(sum_tokens(encoder_output, layout) * LENGTH_FEATURE_SCALE)
         return y
 
     def untrained_lengths(self) -> Tensor:
@@ -133,33 +135,33 @@ class NATransformer(EncoderDecoder):
         return (hashes[:, None] == hashes).sum(1) > 1
 
 
-def upsample(memory: Tensor, memory_layout: Layout | None, target: Tensor, layout: Layout | None) -> Tensor:
+def upsample(encoder_output: Tensor, source_layout: Layout | None, target: Tensor, layout: Layout | None) -> Tensor:
     """Distribute the encoder output evenly over the positions of the NAT target.
 
     Args:
-        memory: Encoder output, (B, S, W).
-        memory_layout: Layout of the encoder output.
+        encoder_output: (B, S, W).
+        source_layout: Layout of the encoder output.
         target: Tensor with the shape of the result, (B, T, W).
         layout: Layout of the NAT target.
 
     Returns:
         The encoder output of the source token that corresponds to each position; zeros for an empty source.
     """
-    if not memory.shape[1]:
+    if not encoder_output.shape[1]:
         return torch.zeros_like(target)
     positions, _ = token_positions(target, layout)
-    if memory_layout is None and layout is None:
-        return memory[:, positions[0] * memory.shape[1] // max(1, target.shape[1])]
-    if isinstance(layout, Packed) and isinstance(memory_layout, Packed):
+    if source_layout is None and layout is None:
+        return encoder_output[:, positions[0] * encoder_output.shape[1] // max(1, target.shape[1])]
+    if isinstance(layout, Packed) and isinstance(source_layout, Packed):
         segments = layout.segments()
-        lengths = memory_layout.lengths[segments]
+        lengths = source_layout.lengths[segments]
         source_positions = positions[0] * lengths // layout.lengths[segments]
-        index = (memory_layout.offsets[:-1][segments] + source_positions).clamp(max=memory_layout.size - 1)
-        return memory[:, index] * (lengths > 0)[:, None]
-    lengths = _lengths(memory, memory_layout)[:, None]
+        index = (source_layout.offsets[:-1][segments] + source_positions).clamp(max=source_layout.size - 1)
+        return encoder_output[:, index] * (lengths > 0)[:, None]
+    lengths = _lengths(encoder_output, source_layout)[:, None]
     index = positions * lengths // _lengths(target, layout)[:, None].clamp(min=1)
     index = torch.minimum(index, (lengths - 1).clamp(min=0))  # the values of padding positions do not matter
-    return memory.gather(1, index[..., None].expand(-1, -1, memory.shape[2])) * (lengths > 0)[..., None]
+    return gather_tokens(encoder_output, index) * (lengths > 0)[..., None]
 
 
 def sum_tokens(x: Tensor, layout: Layout | None) -> Tensor:

@@ -250,11 +250,11 @@ class EncoderDecoder(Model):
         """Encode source tokens, (B, S) to (B, S, W)."""
         positions, longest = token_positions(source, layout)
         mask = Mask.between(layout, layout)
-        x = self.source_embedding(source, positions, longest, self._stream_dtype(source.device))
+        x = self.source_embedding(source, positions, longest, self._residual_dtype_on(source.device))
         for block in self.encoder:
             x = block(x, mask, positions)
-        memory: Tensor = self.encoder_norm(x)
-        return memory
+        encoder_output: Tensor = self.encoder_norm(x)
+        return encoder_output
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits of decoder outputs, (..., W) to (..., V)."""
@@ -265,14 +265,14 @@ class EncoderDecoder(Model):
         """Weight of the output layer, (V, W)."""
         return self.output if self.config.tie == "none" else self.target_embedding.weight
 
-    def _decode(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask, positions: Tensor) -> Tensor:
+    def _decode(self, x: Tensor, encoder_output: Tensor, mask: Mask, source_mask: Mask, positions: Tensor) -> Tensor:
         """Run the decoder stack on embedded target tokens, (B, T, W)."""
         for block in self.decoder:
-            x = block(x, memory, mask, memory_mask, positions)
+            x = block(x, encoder_output, mask, source_mask, positions)
         y: Tensor = self.decoder_norm(x)
         return y
 
-    def _stream_dtype(self, device: torch.device) -> torch.dtype | None:
+    def _residual_dtype_on(self, device: torch.device) -> torch.dtype | None:
         return self.residual_dtype if torch.is_autocast_enabled(device.type) else None
 
     def _encoder_block(self) -> EncoderBlock:
@@ -321,17 +321,17 @@ class Transformer(EncoderDecoder):
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
     ) -> Tensor:
         """Return the logits of the token after each target token, (B, T, V)."""
-        memory = self.encode(source, source_layout)
-        return self.logits(self.decode(target, memory, target_layout, source_layout))
+        encoder_output = self.encode(source, source_layout)
+        return self.logits(self.decode(target, encoder_output, target_layout, source_layout))
 
     def decode(
-        self, target: Tensor, memory: Tensor, layout: Layout | None = None, memory_layout: Layout | None = None
+        self, target: Tensor, encoder_output: Tensor, layout: Layout | None = None, source_layout: Layout | None = None
     ) -> Tensor:
-        """Decode target tokens with a causal mask, (B, T) to (B, T, W); `memory` is the encoder output."""
+        """Decode target tokens with a causal mask, (B, T) to (B, T, W); `layout` is that of the target."""
         positions, longest = token_positions(target, layout)
-        mask, memory_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, memory_layout)
-        x = self.target_embedding(target, positions, longest, self._stream_dtype(target.device))
-        return self._decode(x, memory, mask, memory_mask, positions)
+        mask, source_mask = Mask.between(layout, layout, causal=True), Mask.between(layout, source_layout)
+        x = self.target_embedding(target, positions, longest, self._residual_dtype_on(target.device))
+        return self._decode(x, encoder_output, mask, source_mask, positions)
 
     def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
         """Return the state from which `step` decodes, with `beam_width` hypotheses per sentence.
