@@ -75,7 +75,7 @@ def translate_lines(
     translate_items(
         translator,
         lines,
-        str,
+        str,  # an item is its own text
         write_record,
         settings,
         constraints,
@@ -106,12 +106,12 @@ def translate_items(
     reported = done
     window: deque[Item] = deque()
 
-    def read_texts() -> Iterator[str]:
+    def pass_texts() -> Iterator[str]:
         for item in items:
             window.append(item)
             yield text(item)
 
-    results = translator.stream(read_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments)
+    results = translator.stream(pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments)
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
@@ -137,7 +137,9 @@ def _skip(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:
             f"they do not belong together"
         )
     following = list(islice(items, 1))
-    return (chain(window, following, items) if following else iter(())), start
+    if not following:  # everything is translated already
+        return iter(()), start
+    return chain(window, following, items), start
 
 
 def format_record(form: Form, number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str:

@@ -188,7 +188,8 @@ class Translator:
         with self._inference() as has_hooks:
             for batch in batch_by_tokens(nonblank, sources, self.generator.batch_tokens(settings)):
                 requests = [replace(request, source=sources[i]) for i in batch]
-                found |= zip(batch, self.generator.generate(requests, settings, trees or snapshots), strict=True)
+                generated = self.generator.generate(requests, settings, trace=trees or snapshots)
+                found.update(zip(batch, generated, strict=True))
             if isinstance(settings, NATSettings) and settings.rerank is not None:
                 self._rerank(texts, found, self.reranker(settings.rerank), settings.n_best)
             maps = self._align(sources, found) if alignments else {}
@@ -197,9 +198,12 @@ class Translator:
                 self.generator.run_forward([sources[i] for i in nonblank], [found[i][0] for i in nonblank])
         tree: list[TreeNode] | None = [] if trees else None
         iterations: list[Iteration] | None = [] if snapshots else None
-        results = [[Hypothesis(text, 0.0, tree=tree, iterations=iterations)] for text in texts]
+        results = [[Hypothesis(text, 0.0, tree=tree, iterations=iterations)] for text in texts]  # for blank texts
         for i, best in found.items():
-            results[i] = [self._build(one, sources[i], constraints, maps.get((i, n))) for n, one in enumerate(best)]
+            results[i] = [
+                self._to_hypothesis(hypothesis, sources[i], constraints, maps.get((i, n)))
+                for n, hypothesis in enumerate(best)
+            ]
         return results
 
     def stream(
@@ -240,7 +244,8 @@ class Translator:
         with self._inference():
             for batch in batch_by_tokens(range(len(pairs)), pairs, self.generator.batch_tokens(settings)):
                 scored = self.generator.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
-                results |= {i: self._build(one, sources[i]) for i, one in zip(batch, scored, strict=True)}
+                for i, hypothesis in zip(batch, scored, strict=True):
+                    results[i] = self._to_hypothesis(hypothesis, sources[i])
         return [results[i] for i in range(len(pairs))]
 
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
@@ -331,14 +336,14 @@ class Translator:
         self, texts: Sequence[str], found: dict[int, list[TokenHypothesis]], reranker: Translator, n_best: int
     ) -> None:
         """Replace the scores with those of the reranker and sort by them; ties keep their order."""
-        pairs = [(i, one) for i, best in found.items() for one in best]
-        translations = [self.vocabularies.target.decode(one.tokens) for _, one in pairs]
+        pairs = [(i, hypothesis) for i, best in found.items() for hypothesis in best]
+        translations = [self.vocabularies.target.decode(hypothesis.tokens) for _, hypothesis in pairs]
         rescored = reranker.score([texts[i] for i, _ in pairs], translations)
         scored: dict[int, list[TokenHypothesis]] = {i: [] for i in found}
-        for (i, one), hypothesis in zip(pairs, rescored, strict=True):
-            scored[i].append(replace(one, score=hypothesis.score))
+        for (i, hypothesis), reranked in zip(pairs, rescored, strict=True):
+            scored[i].append(replace(hypothesis, score=reranked.score))
         for i, best in scored.items():
-            found[i] = sorted(best, key=lambda one: -one.score)[:n_best]
+            found[i] = sorted(best, key=lambda hypothesis: -hypothesis.score)[:n_best]
 
     def _align(
         self, sources: Sequence[Tokens], found: Mapping[int, Sequence[TokenHypothesis]]
@@ -356,28 +361,36 @@ class Translator:
                 maps[i, n] = weights[rows, : len(sources[i]) + 1].tolist()
         return maps
 
-    def _build(
+    def _to_hypothesis(
         self,
-        found: TokenHypothesis,
+        hypothesis: TokenHypothesis,
         source: Tokens,
         constraints: Constraints | None = None,
         alignment: list[list[float]] | None = None,
     ) -> Hypothesis:
+        """Add texts to a hypothesis of tokens."""
         target = self.vocabularies.target
-        text = target.decode(found.tokens)
-        iterations = found.iterations if isinstance(found, NATHypothesis) else ()
+        text = target.decode(hypothesis.tokens)
+        tree: list[TreeNode] | None = None
+        if hypothesis.tree is not None:
+            tree = [TreeNode(node, *self._label([node.token])) for node in hypothesis.tree]
+        iterations: list[Iteration] | None = None
+        if isinstance(hypothesis, NATHypothesis) and hypothesis.iterations:
+            iterations = [
+                Iteration(self._label(each.tokens), each.token_log_probs, each.updated)
+                for each in hypothesis.iterations
+            ]
         return Hypothesis(
             text=text,
-            score=found.score,
-            tokens=found.tokens,
-            subwords=target.tokens(found.tokens),
-            token_log_probs=found.token_log_probs,
+            score=hypothesis.score,
+            tokens=hypothesis.tokens,
+            subwords=target.tokens(hypothesis.tokens),
+            token_log_probs=hypothesis.token_log_probs,
             source_subwords=self.vocabularies.source.tokens(source),
             alignment=alignment,
             phrases=constraints.report(text) if constraints else {},
-            tree=None if found.tree is None else [TreeNode(node, *self._label([node.token])) for node in found.tree],
-            iterations=[Iteration(self._label(one.tokens), one.token_log_probs, one.updated) for one in iterations]
-            or None,
+            tree=tree,
+            iterations=iterations,
         )
 
     def _label(self, tokens: Tokens) -> list[str]:
