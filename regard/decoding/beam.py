@@ -127,6 +127,7 @@ class BeamSearch(Generic[S]):
             finishes[:, size:] = False
             if finishes.any():
                 self._finish(candidates, finishes, step)
+            # A stable sort of booleans puts candidates without END first and keeps their order, best first.
             survivors = is_end.argsort(axis=1, kind="stable")[:, :size]
             group = candidates.take(survivors)
             group.log_prob[_take(is_end, survivors)] = -math.inf
@@ -173,16 +174,16 @@ class BeamSearch(Generic[S]):
             token_log_prob, rank = (
                 np.where(token < 0, -math.inf, _to_host(x.gather(2, index))) for x in (log_probs, ranked)
             )
-        total = self.log_probs[:, first : first + K, None]
+        parent_log_prob = self.log_probs[:, first : first + K, None]
         children = token.shape[2]
         beam_index = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
-        parts: list[Array] = [total + token_log_prob, beam_index, token.clip(min=0), token_log_prob]
-        every = Candidates(*(x.reshape(B, -1) for x in parts))
-        score = every.log_prob if rank is token_log_prob else (total + rank).reshape(B, -1)
+        parts: list[Array] = [parent_log_prob + token_log_prob, beam_index, token.clip(min=0), token_log_prob]
+        candidates = Candidates(*(x.reshape(B, -1) for x in parts))
+        score = candidates.log_prob if rank is token_log_prob else (parent_log_prob + rank).reshape(B, -1)
         count = min(2 * K, K * children)
         if self.required is None:
-            return every.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
-        return every.take(self._interleave_banks(every, score)[:, :count])
+            return candidates.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
+        return candidates.take(self._interleave_banks(candidates, score)[:, :count])
 
     def _interleave_banks(self, candidates: Candidates, score: Doubles) -> Ints:
         """Return the order of candidates under required phrases (dynamic beam allocation, Post and Vilar 2018).
@@ -222,15 +223,16 @@ class BeamSearch(Generic[S]):
         raise_if_nan(bool(np.isnan(pool).any()))
         order = (-pool).argsort(axis=1, kind="stable")[:, :K]  # ties keep finishing order
         best = _take(pool, order)
+        # The first K entries of the pool are the slots of finished hypotheses, the others are candidates.
         new = (order >= K) & (best > -math.inf)
         candidate, slot = (order - K).clip(min=0), order.clip(max=K - 1)
-        origin = _take(candidates.beam_index, candidate)
-        token_log_probs = _take(self.token_log_probs, origin)
+        beam_index = _take(candidates.beam_index, candidate)
+        token_log_probs = _take(self.token_log_probs, beam_index)
         token_log_probs[:, :, step] = _take(candidates.token_log_prob, candidate)
-        wide = new[:, :, None]
+        new_tokens = new[:, :, None]
         self.finished = FinishedHypotheses(
-            tokens=np.where(wide, _take(self.tokens, origin), _take(finished.tokens, slot)),
-            token_log_probs=np.where(wide, token_log_probs, _take(finished.token_log_probs, slot)),
+            tokens=np.where(new_tokens, _take(self.tokens, beam_index), _take(finished.tokens, slot)),
+            token_log_probs=np.where(new_tokens, token_log_probs, _take(finished.token_log_probs, slot)),
             ranks=best,
             scores=np.where(new, _take(scores, candidate), _take(finished.scores, slot)),
             lengths=np.where(new, step + 1, _take(finished.lengths, slot)),

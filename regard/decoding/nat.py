@@ -168,7 +168,10 @@ class NATGenerator:
     def score(
         self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: DecodingSettings
     ) -> list[TokenHypothesis]:
-        """Score given translations by one decoder pass; a translation that exceeds its positions scores -inf."""
+        """Score given translations by one decoder pass over masks.
+
+        A translation that is longer than the NAT target, whose length follows from the source, scores -inf.
+        """
         encoded = self._encode(sources)
         lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
         log_probs = self._predict(self._targets(encoded, lengths))
@@ -178,14 +181,21 @@ class NATGenerator:
         if self.config.length == "classifier":
             sizes = [len(target) for target in targets]
             length_scores = [*length_log_probs(self.model, encoded.output, encoded.layout, encoded.lengths, sizes)]
+        end = [self.config.eos] if self.config.length == "end" else []
         scored: list[TokenHypothesis] = []
         for row, target, length, length_score in zip(log_probs, targets, lengths, length_scores, strict=True):
-            tokens = ([*target, self.config.eos] if self.config.length == "end" else list(target))[:length]
-            index = torch.tensor(tokens, dtype=torch.long, device=self.device)
-            chosen = row[: len(tokens)].gather(1, index[:, None])[:, 0].tolist()
-            score = score_target(chosen, length_score) if len(tokens) >= len(target) else -math.inf
-            masks, positions = [self.config.mask_token] * length, list(range(len(tokens)))
-            scored.append(NATHypothesis(list(target), score, chosen, decoder_input=masks, positions=positions))
+            predicted = [*target, *end][:length]
+            index = torch.tensor(predicted, dtype=torch.long, device=self.device)
+            token_log_probs = row[: len(predicted)].gather(1, index[:, None])[:, 0].tolist()
+            fits = len(target) <= length
+            hypothesis = NATHypothesis(
+                tokens=list(target),
+                score=score_target(token_log_probs, length_score) if fits else -math.inf,
+                token_log_probs=token_log_probs,
+                decoder_input=[self.config.mask_token] * length,
+                positions=list(range(len(predicted))),
+            )
+            scored.append(hypothesis)
         return scored
 
     # Captured CUDA graphs

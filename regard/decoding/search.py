@@ -66,7 +66,7 @@ def _greedy_or_sample(
     lengths: Ints = np.array(constraints.max_lengths.tolist())
     tokens: Ints = np.full((len(repeated), int(lengths.max())), stepper.eos)
     token_log_probs: Doubles = np.zeros(tokens.shape)
-    totals: Doubles = np.zeros(len(repeated))
+    cumulative_log_probs: Doubles = np.zeros(len(repeated))
     rows: Ints = np.arange(len(repeated))  # index of each row that is still in the batch
     ended: Bools = np.zeros(len(repeated), np.bool_)
     last = torch.full((len(repeated),), stepper.bos, device=device)
@@ -78,7 +78,7 @@ def _greedy_or_sample(
         chosen_log_probs = log_probs.gather(1, last[:, None])[:, 0].cpu().double().numpy()
         raise_if_nan(bool(np.isnan(chosen_log_probs[~ended]).any()))
         tokens[rows, step], token_log_probs[rows, step] = chosen, chosen_log_probs
-        totals[rows[~ended]] += chosen_log_probs[~ended]
+        cumulative_log_probs[rows[~ended]] += chosen_log_probs[~ended]
         ends = (chosen == stepper.eos) & ~ended
         lengths[rows[ends]] = step + 1
         ended |= ends
@@ -94,7 +94,8 @@ def _greedy_or_sample(
             last, state, constraints = last[index], state.select(index), constraints.select(index)
             noise_keys = None if noise_keys is None else noise_keys[index]
     # Computed one by one: in an array, the rounding of powers depends on the other elements.
-    scores = [total / settings.length_normaliser(float(n)) for total, n in zip(totals, lengths, strict=True)]
+    normalisers = [settings.length_normaliser(float(length)) for length in lengths]
+    scores = [log_prob / normaliser for log_prob, normaliser in zip(cumulative_log_probs, normalisers, strict=True)]
     hypotheses = build_hypotheses(tokens, token_log_probs, lengths, np.array(scores))
     groups = [hypotheses[i : i + copies] for i in range(0, len(hypotheses), copies)]
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
