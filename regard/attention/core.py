@@ -125,7 +125,7 @@ def attention_scores(
 
 
 def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Bias) -> Tensor:
-    precise = torch.promote_types(q.dtype, torch.float32)
+    precise = torch.promote_types(q.dtype, torch.float32)  # float32, or float64 if q is float64
     with torch.autocast(q.device.type, enabled=False):
         scores = q.to(precise) @ k.to(precise).transpose(-2, -1)
     scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
@@ -235,11 +235,12 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: 
     queries, keys = packed_layouts(mask)
     if bias is not None:
         raise ValueError("a packed batch with a bias is supported by path='reference' only")
-    rows = mask.cached(("padded",), lambda: pad_packed_mask(mask))
+    padded_mask = mask.cached(("padded",), lambda: pad_packed_mask(mask))
     query_index = mask.cached(("query index",), partial(PaddedIndex.of, queries))
     key_index = query_index if keys is queries else mask.cached(("key index",), partial(PaddedIndex.of, keys))
     q, k, v = pad_packed(q, query_index), pad_packed(k, key_index), pad_packed(v, key_index)
-    return pack_padded(attend(q, k, v, rows, scale=scale, dropout=dropout), query_index)
+    context = attend(q, k, v, padded_mask, scale=scale, dropout=dropout)
+    return pack_padded(context, query_index)
 
 
 def _flash_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:

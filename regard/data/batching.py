@@ -113,17 +113,17 @@ class EpochOrder:
 
 
 def shuffle(indices: Ints, size: int, key: Words) -> Ints:
-    """Return the images of `indices` under a permutation of 0 ... size-1 that is selected by `key`.
+    """Apply a pseudo-random permutation of 0 ... size-1, selected by `key`, to each index.
 
-    The permutation is a Feistel network over the next power of four; results of `size` or more are permuted again.
-    There is one key for all indices or one for each.
+    The permutation is a Feistel network over the next power of four; results of `size` or more are permuted again until
+    they are smaller (cycle walking). There is one key for all indices or one for each.
     """
     half_bits = np.uint64(max(1, (max(1, size - 1).bit_length() + 1) // 2))
     key = np.broadcast_to(key, indices.shape)
-    images = _feistel(indices.astype(np.uint64), half_bits, key)
-    while (outside := np.flatnonzero(images >= size)).size:
-        images[outside] = _feistel(images[outside], half_bits, key[outside])
-    return images.astype(np.int64)
+    shuffled = _feistel(indices.astype(np.uint64), half_bits, key)
+    while (outside := np.flatnonzero(shuffled >= size)).size:
+        shuffled[outside] = _feistel(shuffled[outside], half_bits, key[outside])
+    return shuffled.astype(np.int64)
 
 
 def _feistel(x: Words, half_bits: np.uint64, key: Words) -> Words:

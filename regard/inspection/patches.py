@@ -89,7 +89,7 @@ def window_attention(
     windows_by_name = model.windows(image)
     result = []
     for stage, depth in enumerate(model.config.layers):
-        if stage:
+        if stage:  # patch merging halves the grid, rounding up
             rows, columns = -(-rows // 2), -(-columns // 2)
         for layer in range(depth):
             name = f"stages.{stage}.blocks.{layer}.attention"
@@ -97,7 +97,7 @@ def window_attention(
             if patch is None:
                 result.append(WindowAttention(stage, layer, (rows, columns), attention_received(weights, windows)))
                 continue
-            row, column = patch[0] >> stage, patch[1] >> stage
+            row, column = patch[0] // 2**stage, patch[1] // 2**stage  # the token that contains the patch
             token = row * columns + column
             heads = attention_from(token, weights, windows)
             reach = reachable_region(token, windows, columns)

@@ -99,7 +99,8 @@ def export_argos(
 
 def _language_codes(translator: Translator) -> tuple[str, str]:
     for code, side in zip(translator.languages, ("source", "target"), strict=True):
-        if code == side or not _LANGUAGE_CODE.fullmatch(code):
+        is_unnamed = code == side  # the default of `Translator.languages`
+        if is_unnamed or not _LANGUAGE_CODE.fullmatch(code):
             raise UserError(
                 f"Argos Translate needs language codes, but the {side} language of this model is {code!r}; "
                 "set languages in config.json, for example to en and de"

@@ -273,12 +273,17 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def tile_rows(width: int, tile: int, warps: int) -> dict[str, int]:
-    """Return the tile of a kernel that processes complete rows.
+    """Return the launch options of a kernel whose programs process complete rows.
+
+    These are the width of a row, W; the width padded to a power of two, P; the number of rows per program, R; and the
+    number of warps, num_warps.
 
     Args:
-        width: Width W of a row; it is padded to a power of two, P.
-        tile: Elements that a program processes at once. It processes R rows, at least one.
-        warps: Warps per `tile` elements.
+        width: Width of a row.
+        tile: Number of elements that a program processes at once; more if a single row is wider.
+        warps: Number of warps per `tile` elements.
     """
     padded = max(16, 1 << (width - 1).bit_length())
-    return {"W": width, "R": max(1, tile // padded), "P": padded, "num_warps": warps * max(1, padded // tile)}
+    if padded > tile:
+        return {"W": width, "R": 1, "P": padded, "num_warps": warps * (padded // tile)}
+    return {"W": width, "R": tile // padded, "P": padded, "num_warps": warps}

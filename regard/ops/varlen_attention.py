@@ -237,21 +237,26 @@ def _row_stride(ranges: Tensor) -> int:
 
 
 def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
-    """Build the operator for separate q, k and v, or for fused projections."""
+    """Build the operator for separate q, k and v, or for fused projections, [qkv] or [q, kv].
+
+    The arguments of every function start with the inputs. Gradients are computed as fused projections, which `split`
+    divides into those of q, k and v.
+    """
     n = len(inputs)
+    separate = n == 3
 
     def qkv(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(tensors) if n == 3 else split_projections(tensors)
+        return tuple(tensors) if separate else split_projections(tensors)
 
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
         return _forward(*qkv(arguments[:n]), *arguments[n:])
 
     def backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        grads = fake_backward(grad, *arguments)
+        grads = fake_backward(grad, *arguments)  # allocated here, filled by the kernels
         return _compute_gradients(grads, grad, *qkv(arguments[:n]), *arguments[n:])
 
     def fake_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        if n < 3:
+        if not separate:
             return [projection.new_empty(projection.shape) for projection in arguments[:n]]
         (B, H, T, D), S = arguments[0].shape, arguments[1].shape[-2]
         shapes = [(B, T, 3, H, D)] if T == S else [(B, T, 1, H, D), (B, S, 2, H, D)]
@@ -265,7 +270,7 @@ def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
         backward=backward,
         fake_forward=lambda *arguments: _fake_forward(*qkv(arguments[:n])),
         fake_backward=fake_backward,
-        split=split_projections if n == 3 else list,
+        split=split_projections if separate else list,
         inputs=inputs,
     )
 

@@ -64,7 +64,7 @@ def run_recipe(recipe: Recipe, out: Path) -> RunResult:
         except BaseException:
             has_results = resumed or (out / "last").exists() or last_name(out / CHECKPOINTS)
             if processes.main and not has_results:
-                _remove(out, created)
+                _remove_run(out, created)
             raise
 
 
@@ -215,8 +215,8 @@ def _create_folder(out: Path) -> list[Path]:
     return created
 
 
-def _remove(out: Path, created: list[Path]) -> None:
-    """Remove the contents of a run folder, and the folders that were created for it as far as they are empty."""
+def _remove_run(out: Path, created: list[Path]) -> None:
+    """Remove the contents of a run folder, and those of the folders created for it, innermost first, that are empty."""
     for path in out.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -225,5 +225,5 @@ def _remove(out: Path, created: list[Path]) -> None:
     for path in created:
         try:
             path.rmdir()
-        except OSError:
+        except OSError:  # not empty, so the folders around it are not empty either
             return

@@ -60,6 +60,7 @@ def affine(images: Tensor, matrices: Tensor, fill: int = 128) -> Tensor:
         fill: Value of pixels that are taken from outside the image.
     """
     height, width = images.shape[2:]
+    # affine_grid expects normalised coordinates, in which the image extends from -1 to 1 in both directions.
     scale = constant(((1.0, height / width, 2 / width), (width / height, 1.0, 2 / height)), images.device)
     grid = F.affine_grid(matrices * scale.to(matrices.dtype), list(images.shape), align_corners=False)
     sampled = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)

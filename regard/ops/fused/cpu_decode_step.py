@@ -109,12 +109,18 @@ def _applies(blocks: Sequence[nn.Module]) -> bool:
 def _is_plain(module: nn.Module) -> bool:
     """Return whether a module is on the CPU, in evaluation mode, and does nothing besides what is fused."""
     cls = type(module)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    forward = f"{cls.forward.__module__}.{cls.forward.__qualname__}"
-    if name not in SUPPORTED or forward != f"{name}.forward" or "forward" in vars(module):
+    name = _full_name(cls)
+    if name not in SUPPORTED:
+        return False
+    # `forward` may have been replaced, in the class or in this module.
+    if _full_name(cls.forward) != f"{name}.forward" or "forward" in vars(module):
         return False
     if module.training or module._forward_hooks or module._forward_pre_hooks:
         return False
     if any(parameter is not None and not parameter.is_cpu for parameter in module._parameters.values()):
         return False
     return all(getattr(module, option) is None for option in SUPPORTED[name])
+
+
+def _full_name(definition: Any) -> str:
+    return f"{definition.__module__}.{definition.__qualname__}"
