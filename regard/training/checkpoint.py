@@ -30,7 +30,7 @@ from regard.errors import UserError
 from regard.models.folder import fsync
 from regard.training.distributed import Processes
 
-TENSORS, FACTS, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
+TENSORS, VALUES, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
 FORMAT = 3
 
 
@@ -40,19 +40,19 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint with valid checksums; `facts` is the content of state.json."""
+    """A checkpoint with valid checksums; `values` is the content of state.json."""
 
     path: Path
-    facts: dict[str, Any]
+    values: dict[str, Any]
 
     @property
     def step(self) -> int:
-        return int(self.facts["step"])
+        return int(self.values["step"])
 
     @property
     def processes(self) -> int:
         """Number of processes that saved it."""
-        return int(self.facts.get("processes", 1))
+        return int(self.values.get("processes", 1))
 
     def tensors(self, like: Callable[[str], Tensor | None] | None = None) -> dict[str, Tensor]:
         """Read the tensors from disk. They are not cached, so the caller decides how long they stay in memory.
@@ -65,7 +65,7 @@ class Checkpoint:
         return load_shards(self.path, like or (lambda name: None))
 
 
-def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int) -> None:
+def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any], keep: int) -> None:
     """Write a checkpoint and delete all but the newest `keep`.
 
     Args:
@@ -78,11 +78,11 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], facts: 
     with reporting_write_errors(target, folder), _removed_on_error(partial):
         _create(partial)
         safetensors.torch.save_file(tensors, partial / TENSORS)
-        _publish(partial, target, step, facts, keep)
+        _publish(partial, target, step, values, keep)
 
 
 def save_sharded_checkpoint(
-    folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], keep: int, processes: Processes
+    folder: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any], keep: int, processes: Processes
 ) -> None:
     """Write a checkpoint whose tensors are sharded: every process writes its shards, the main process the rest.
 
@@ -93,7 +93,7 @@ def save_sharded_checkpoint(
 
     def publish() -> None:
         with reporting_write_errors(target, folder):
-            _publish(partial, target, step, facts, keep)
+            _publish(partial, target, step, values, keep)
 
     with _removed_on_error(partial):
         with processes.agreeing(), reporting_write_errors(target, folder):
@@ -194,9 +194,9 @@ def _removed_on_error(folder: Path) -> Iterator[None]:
         raise
 
 
-def _publish(partial: Path, target: Path, step: int, facts: dict[str, Any], keep: int) -> None:
+def _publish(partial: Path, target: Path, step: int, values: dict[str, Any], keep: int) -> None:
     """Add state.json and the manifest, rename the folder, update `last`, and delete old checkpoints."""
-    (partial / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (partial / VALUES).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     files = {path.name: _describe(path) for path in sorted(partial.iterdir())}
     for name in files:
         fsync(partial / name)
@@ -221,13 +221,13 @@ def _verify(path: Path) -> dict[str, Any]:
         for name, described in manifest["files"].items():
             if _describe(path / name) != described:
                 raise DamagedError(f"{name} does not match its checksum")
-        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        values = json.loads((path / VALUES).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"{Path(error.filename).name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} or a file it lists cannot be read: {error}") from None
-    assert isinstance(facts, dict)
-    return facts
+    assert isinstance(values, dict)
+    return values
 
 
 def _describe(path: Path) -> dict[str, Any]:

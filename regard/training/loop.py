@@ -136,7 +136,7 @@ class TrainingLoop(Generic[B]):
         if checkpoint is not None:
             with self.processes.agreeing():
                 reference = state.reference if self.strategy.sharded else None
-                state.restore(checkpoint.tensors(reference), checkpoint.facts)
+                state.restore(checkpoint.tensors(reference), checkpoint.values)
             if checkpoint.processes == now:
                 return
             self.progress.print(

@@ -168,7 +168,7 @@ class Run:
 
     def _finished_result(self, checkpoint: Checkpoint) -> RunResult | None:
         """Return the result of a run that is already finished, with a message how to continue it; None otherwise."""
-        training, values, step = self.recipe.training, checkpoint.facts, checkpoint.step
+        training, values, step = self.recipe.training, checkpoint.values, checkpoint.step
         if not training.is_over(step, values["stale"]) or values["validation_pending"]:
             return None
         stopped_early = step < training.steps

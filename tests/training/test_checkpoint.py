@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 def test_saved_checkpoint_is_loaded(folder: Path) -> None:
     found, warnings = load(folder)
     assert found is not None
-    assert (found.step, found.facts, warnings) == (2, {"step": 2, "best_step": 1}, [])
+    assert (found.step, found.values, warnings) == (2, {"step": 2, "best_step": 1}, [])
     tensors = found.tensors()
     assert tensors.keys() == TENSORS.keys() | {"step"}
     assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
