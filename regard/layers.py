@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.kind import Cache, KeyValues
+from regard.attention.core import Cache, KeyValues
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings

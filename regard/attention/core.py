@@ -1,7 +1,9 @@
-"""`attend()`: scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
+"""`attend()`: scaled dot-product attention, softmax(q kᵀ · scale + bias) v; the interface of kinds; full attention.
 
 `_reference` is the formula and defines the result. The other implementations compute the same more efficiently;
 tests/contracts compares them with the reference. `regard.ops.dispatch` selects the fastest one.
+
+A `Kind` is a form of attention with its cache for decoding. `Full` is the one defined by `attend`.
 
 Shapes: B batch, H heads, T queries, S keys, D head width, V width of the values; B is 1 for a packed batch.
 """
@@ -9,18 +11,18 @@ Shapes: B batch, H heads, T queries, S keys, D head width, V width of the values
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import NamedTuple, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention.kind import Kind, check_choice
 from regard.attention.masks import Mask
 from regard.attention.packing import PaddedIndex, pack_padded, packed_layouts, pad_packed, pad_packed_mask
 from regard.ops import dispatch
@@ -34,6 +36,10 @@ PATHS = get_args(AttentionPath)
 ALLOW_ALL = Mask()
 Bias = Tensor | None
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+CAPACITY = 32
+"""Initial size of a cache, in tokens per hypothesis."""
+Hook = Callable[[Tensor, Tensor, Tensor, Mask], None] | None
+"""Called with q, k, v and the mask before attention is computed."""
 
 
 def attend(
@@ -290,6 +296,43 @@ IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, flo
 }
 
 
+# Kinds of attention
+
+
+class Kind(ABC):
+    """How queries, keys and values become a context. `Attention` adds projections, heads and rotary embeddings."""
+
+    @abstractmethod
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        """Return the context, (B, H, T, D)."""
+
+    @abstractmethod
+    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """Return the attention weights, (B, H, T, S)."""
+
+    @abstractmethod
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """Return the scaled scores, (B, H, T, S). Masked scores are -inf before a softmax and 0 otherwise."""
+
+    def start_cache(self, beam_width: int = 1, keep_all: bool = False) -> Cache:
+        """Return an empty cache for decoding.
+
+        Args:
+            beam_width: Number of hypotheses per sentence.
+            keep_all: Whether to keep keys that are no longer needed, because a hook reads them.
+        """
+        return KVCache(self, CAPACITY * beam_width)
+
+    def attend_projected(
+        self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
+    ) -> Tensor | None:
+        """Return the context computed from fused projections, or None to request separate q, k and v.
+
+        The projections are [qkv], (B, T, 3 · H · D), for self-attention and [q, kv] for cross-attention.
+        """
+        return None
+
+
 @dataclass(frozen=True)
 class Full(Kind):
     """Full attention: every query attends to every key that the mask allows.
@@ -327,3 +370,124 @@ class Full(Kind):
             return None
         scale = 1 / math.sqrt(D) if self.scale is None else self.scale
         return attend_projections(projections, _key_ranges(mask), scale, dropout)
+
+
+def check_at_least(kind: str, name: str, value: int, minimum: int) -> None:
+    """Raise ValueError unless the value is an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{kind}: {name} must be an integer of at least {minimum}, not {value!r}")
+
+
+def check_choice(kind: str, name: str, value: object, choices: Collection[str]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{kind}: {name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+# Caches for decoding
+#
+# `Attention` passes the queries, keys and values of new tokens to `Cache.attend`, which stores them and returns the
+# context. In beam search, a row of the batch is a sentence, and each step adds one token per hypothesis.
+
+
+class Cache(Protocol):
+    """What `Attention` and beam search need of a cache.
+
+    Attributes:
+        length: Number of tokens appended to each row.
+    """
+
+    length: int
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
+        """Store the keys and values of new tokens, (B, H, T, D), and return the context of their queries.
+
+        The mask refers to all stored keys, and the hook receives all of them.
+        """
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None) -> Cache:
+        """Return the cache after beam search has reordered the hypotheses.
+
+        Args:
+            rows: Previous index of every hypothesis.
+            sentences: Previous index of every remaining sentence; None if all remain.
+        """
+
+
+class KeyValues(NamedTuple):
+    """Projected keys and values, (B, H, S, D) each."""
+
+    keys: Tensor
+    values: Tensor
+
+    def select(self, rows: Tensor) -> KeyValues:
+        return KeyValues(self.keys[rows], self.values[rows])
+
+
+class KVCache:
+    """Keys and values of all tokens, or of the tokens within a window, in a buffer that grows by doubling.
+
+    All hypotheses of a sentence share its row: the mask selects the keys that belong to each of them, so beam search
+    never moves a key.
+
+    Args:
+        kind: Function that attends to the stored keys, (q, k, v, mask, dropout) -> context.
+        capacity: Number of tokens in the initial buffer.
+        window: Number of tokens before the new ones that may still be attended to. Earlier tokens are evicted when the
+            buffer is full, so that its size stays bounded. None keeps all tokens.
+    """
+
+    def __init__(self, kind: Callable[..., Tensor], capacity: int = 32, window: int | None = None) -> None:
+        self.kind, self.capacity, self.window = kind, capacity, window
+        self.length = 0
+        self.stored = 0  # the last of the `length` tokens, which are still in the buffer
+        self._buffers: list[Tensor] = []  # keys and values, (B, H, capacity, D) each; empty before the first token
+
+    @property
+    def evicted(self) -> bool:
+        """Whether tokens outside the window have been removed."""
+        return self.stored < self.length
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
+        k, v = self.append(k, v)
+        if hook is not None:
+            if self.evicted:
+                raise ValueError("keys outside the window were evicted before the hook was set; set it before decoding")
+            hook(q, k, v, mask)
+        return self.kind(q, k, v, mask.last_keys(k.shape[-2]) if self.evicted else mask, dropout)
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValues:
+        """Store the keys and values of new tokens, and return views of all stored ones."""
+        new = k.shape[-2]
+        if not self._buffers or self.stored + new > self._buffers[0].shape[-2]:
+            self._grow(k, v)
+        start, self.stored, self.length = self.stored, self.stored + new, self.length + new
+        for buffer, x in zip(self._buffers, (k, v), strict=True):
+            buffer.narrow(-2, start, new).copy_(x)
+        keys, values = (buffer.narrow(-2, 0, self.stored) for buffer in self._buffers)
+        return KeyValues(keys, values)
+
+    def _grow(self, *new: Tensor) -> None:
+        """Allocate buffers with room for new keys and values, and copy the tokens that are still needed."""
+        kept = self.stored if self.window is None else min(self.stored, self.window)
+        needed = kept + new[0].shape[-2]
+        if self._buffers and needed > self.capacity // 2:  # they would soon be full again
+            self.capacity *= 2
+        self.capacity = max(self.capacity, needed)
+        grown = [x.new_empty(*x.shape[:2], self.capacity, x.shape[-1]) for x in new]
+        for buffer, old in zip(grown, self._buffers, strict=False):
+            buffer[..., :kept, :] = old[..., self.stored - kept : self.stored, :]
+        self._buffers, self.stored = grown, kept
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None) -> KVCache:
+        return self if sentences is None else self.select(sentences)
+
+    def select(self, rows: Tensor) -> KVCache:
+        """Return a copy with the given rows, which may repeat."""
+        selected = KVCache(self.kind, self.capacity, self.window)
+        selected.length, selected.stored = self.length, self.stored
+        for buffer in self._buffers:
+            copy = buffer.new_empty(len(rows), *buffer.shape[1:])
+            copy[..., : self.stored, :] = buffer[..., : self.stored, :].index_select(0, rows)
+            selected._buffers.append(copy)
+        return selected

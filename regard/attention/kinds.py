@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
 
-from regard.attention.core import Full
-from regard.attention.kind import Kind
+from regard.attention.core import Full, Kind
 from regard.attention.linear import Features, Linear, check_scale, check_size
 from regard.attention.local import Local
 from regard.attention.routing import Routing

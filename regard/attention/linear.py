@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.kind import Hook, Kind, check_at_least, check_choice
+from regard.attention.core import Hook, Kind, check_at_least, check_choice
 from regard.attention.masks import Mask, Padded
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch

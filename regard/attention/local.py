@@ -16,8 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.core import attend, attention_scores, attention_weights
-from regard.attention.kind import CAPACITY, Kind, KVCache, check_at_least, check_choice
+from regard.attention.core import (
+    CAPACITY,
+    Kind,
+    KVCache,
+    attend,
+    attention_scores,
+    attention_weights,
+    check_at_least,
+    check_choice,
+)
 from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch

@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.core import Full
-from regard.attention.kind import Cache, KeyValues, Kind
+from regard.attention.core import Cache, Full, KeyValues, Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import dispatch

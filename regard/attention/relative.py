@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import attend, attention_scores, attention_weights
-from regard.attention.kind import Kind
+from regard.attention.core import Kind, attend, attention_scores, attention_weights
 from regard.attention.masks import Mask
 from regard.attention.positions import grid_positions
 

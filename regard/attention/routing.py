@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import attend, attention_scores, attention_weights
-from regard.attention.kind import Kind, check_at_least, check_choice
+from regard.attention.core import Kind, attend, attention_scores, attention_weights, check_at_least, check_choice
 from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.kind import KeyValues, KVCache
+from regard.attention.core import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest

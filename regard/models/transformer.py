@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.core import Full
-from regard.attention.kind import Cache, KeyValues, Kind
+from regard.attention.core import Cache, Full, KeyValues, Kind
 from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention

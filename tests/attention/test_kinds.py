@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from regard.attention.core import Full
-from regard.attention.kind import Kind
+from regard.attention.core import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.routing import Routing
