@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
-    from regard.pipelines.records import RecordCount
+    from regard.pipelines.translate_files import RecordCount
     from regard.training.distillation import Corpus, Distillation
 
 
@@ -41,7 +41,7 @@ def distill(
     """Translate a corpus with a trained model or an ensemble, as training data for a student (distillation)."""
     from regard.evaluation import fingerprint_model
     from regard.models.folder import find_model_folder
-    from regard.pipelines.records import AlignedRecordFiles
+    from regard.pipelines.translate_files import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.training.distillation import Distillation, Provenance, write_pairs
     from regard.training.distillation import distill as distill_corpus
@@ -141,7 +141,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
 
 def _count_finished(paths: Sequence[Path], distillation: Distillation) -> list[RecordCount]:
     """Count the records of an interrupted command, which may have stopped before it created the second file."""
-    from regard.pipelines.records import count_aligned
+    from regard.pipelines.translate_files import count_aligned
 
     for path in paths:
         path.touch()

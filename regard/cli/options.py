@@ -18,7 +18,7 @@ from regard.runtime import Interrupted, Interruptions, LineProgress
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
-    from regard.pipelines.records import AlignedRecordFiles, RecordFile
+    from regard.pipelines.translate_files import AlignedRecordFiles, RecordFile
 
 Records = TypeVar("Records", "RecordFile", "AlignedRecordFiles")
 

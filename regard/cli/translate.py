@@ -64,7 +64,6 @@ def translate(
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
     from regard.pipelines import translate_files as files
-    from regard.pipelines.records import RecordFile
 
     settings = search.settings(run, n_best=n_best)
     form: files.Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
@@ -75,7 +74,8 @@ def translate(
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
     shown = _shows_progress(text, output)
-    with options.open_output(lambda stop: RecordFile(output, stop, finished), total, shown) as (records, progress):
+    with options.open_output(lambda stop: files.RecordFile(output, stop, finished), total, shown) as opened:
+        records, progress = opened
         counts = files.translate_lines(
             translator,
             lines,
@@ -106,8 +106,7 @@ def translate_on_server(
     shown: bool,
 ) -> None:
     """Write the server's translation of every line. The API key, if any, is read from the environment."""
-    from regard.pipelines.records import RecordFile, count_lines
-    from regard.pipelines.translate_files import join_lines
+    from regard.pipelines.translate_files import RecordFile, count_lines, join_lines
     from regard.serving.client import Client
 
     client = Client(url, os.environ.get(API_KEY))

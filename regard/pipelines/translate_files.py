@@ -1,26 +1,32 @@
 """Translation of files: lines in, records out, in bounded memory.
 
 A record is the result of one input line: a line of text, its n best translations in a line each, or a JSON object.
-Records are in the order of the lines, so an interrupted output can be continued after its last record.
+Records are in the order of the lines, and output files contain complete records only, so that an interrupted output
+can be continued after its last record.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.records import RecordCount, complete_lines, count_lines
 from regard.pipelines.translator import WINDOW, Translator
+from regard.runtime import Interruptions
 
 Form = Literal["text", "n-best", "json"]
 SEPARATOR = " ||| "
@@ -202,6 +208,138 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     return read_lines(path)
 
 
+# Output files
+
+
+class RecordCount(NamedTuple):
+    """Complete records at the start of a file, and their size in bytes."""
+
+    records: int
+    bytes: int
+
+
+class RecordFile:
+    """Writes records to a new file, to an existing file that is continued, to a device, or to standard output.
+
+    After an error, an incomplete record at the end is removed, and so is a new file without any record.
+
+    Args:
+        path: The file; None for standard output.
+        interruptions: Signals, which are deferred while a record is written.
+        finished: The records to keep when an existing file is continued.
+
+    Raises:
+        UserError: The file exists already and is not to be continued, or it cannot be written.
+    """
+
+    def __init__(self, path: Path | None, interruptions: Interruptions, finished: RecordCount | None = None) -> None:
+        self.count, self._bytes = finished or (0, 0)
+        self._path, self._interruptions, self._continues = path, interruptions, finished is not None
+        self._started = False
+
+    def __enter__(self) -> Self:
+        path = self._path
+        if path is None:
+            self._stream, self._is_file = cast(BinaryIO, sys.stdout.buffer), False
+            return self
+        is_device = path.exists() and not (path.is_file() or path.is_dir())
+        mode: Literal["r+b", "wb", "xb"] = "r+b" if self._continues else "wb" if is_device else "xb"
+        try:
+            # Unbuffered: written bytes are in the file, and closing does not retry a failed write.
+            self._stream = cast(BinaryIO, path.open(mode, buffering=0))
+            self._is_file = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
+        except FileExistsError:
+            raise UserError(f"{path} already exists; continue it with --resume, or choose another name") from None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        return self
+
+    def append(self, record: str) -> None:
+        """Write one record, completely or not at all."""
+        content = record.encode("utf-8")
+        try:
+            with self._interruptions.defer():
+                if self._continues and not self._started:
+                    # Not before the first record: until then the input may still turn out to be the wrong one.
+                    self._stream.truncate(self._bytes)
+                    self._stream.seek(self._bytes)
+                self._started = True
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[self._stream.write(rest) :]
+                self._stream.flush()
+                self._bytes += len(content)
+                self.count += 1
+        except OSError as error:
+            if self._path is None:
+                if isinstance(error, BrokenPipeError):
+                    raise  # the reader has closed the pipe; the command line exits silently
+                _close_standard_output()
+            name = self._path or "standard output"
+            raise UserError(f"{name}: cannot be written ({error.strerror}){self._resume_hint()}") from None
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if self._path is None:
+            return
+        if kind is not None and self._is_file and self._started:
+            self._stream.truncate(self._bytes)
+        with suppress(OSError):
+            self._stream.close()
+        if kind is not None and self._is_file and not self.count and not self._continues:
+            self._path.unlink(missing_ok=True)
+
+    def _resume_hint(self) -> str:
+        if self._path is None or not self._is_file or not self.count:
+            return ""
+        return f"; {self._path} has the translations of {self.count} lines: continue with the same command and --resume"
+
+    def explain_interruption(self) -> str:
+        """Return one sentence on how much is complete, and how to continue."""
+        return f"interrupted after {self.count} lines{self._resume_hint()}"
+
+
+class AlignedRecordFiles:
+    """Several files with corresponding records: the n-th record of each belongs to the n-th of the others.
+
+    Raises:
+        UserError: A file exists already and is not to be continued, or it cannot be written.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], interruptions: Interruptions, finished: Sequence[RecordCount] | None = None
+    ) -> None:
+        counts: Sequence[RecordCount | None] = finished or [None] * len(paths)
+        self._interruptions = interruptions
+        self._files = [RecordFile(path, interruptions, count) for path, count in zip(paths, counts, strict=True)]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for file in self._files:
+                stack.enter_context(file)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def count(self) -> int:
+        """Number of records that all files have."""
+        return min(file.count for file in self._files)
+
+    def append(self, *records: str) -> None:
+        """Write one record to each file, without an interruption in between."""
+        with self._interruptions.defer():
+            for file, record in zip(self._files, records, strict=True):
+                file.append(record)
+
+    def explain_interruption(self) -> str:
+        """Return one sentence on how much is complete, and how to continue."""
+        return self._files[-1].explain_interruption()
+
+
 def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
     """Count the complete records of an output file.
 
@@ -232,3 +370,46 @@ def _count_n_best(path: Path, n_best: int) -> RecordCount:
     if records and last_lines < n_best:
         return RecordCount(records - 1, last_start)
     return RecordCount(records, size)
+
+
+def count_aligned(paths: Sequence[Path], lines_per_record: int = 1) -> list[RecordCount]:
+    """Count the records that all of several corresponding files have."""
+    common = min(count_lines(path, lines_per_record).records for path in paths)
+    return [count_lines(path, lines_per_record, common) for path in paths]
+
+
+def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) -> RecordCount:
+    """Count the complete records of a file, up to `most`.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    records = size = 0
+    lines = complete_lines(path)
+    while most is None or records < most:
+        record = list(islice(lines, lines_per_record))
+        if len(record) < lines_per_record:
+            break
+        records, size = records + 1, size + sum(map(len, record))
+    return RecordCount(records, size)
+
+
+def complete_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their line breaks; a last line without one is dropped.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _close_standard_output() -> None:
+    """Discard buffered output: at exit, Python would try to write it again and print another error."""
+    with suppress(OSError, ValueError):  # a replacement of sys.stdout may have no file descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
