@@ -1,33 +1,65 @@
-"""The fast traversal of modules agrees with PyTorch's own."""
+"""Selection of kernels and fused blocks by environment variables, device, dtype and grad mode."""
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 from torch import nn
 
-from regard.decoding.cuda_graph.capture import weight_addresses
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.dispatch import list_modules
+from regard.ops import dispatch
+
+FLAGS = "from regard.ops import dispatch; print(dispatch.KERNELS_ENABLED, dispatch.FUSED_ENABLED)"
 
 
-def shared_modules() -> nn.Module:
-    """Return a model with a shared module, a missing module, and a module without parameters."""
-    shared = nn.Linear(2, 3)
-    model = nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU()), "b": nn.Sequential(shared, nn.BatchNorm1d(3))})
-    model.register_module("missing", None)
-    model.register_parameter("none", None)
-    return model
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (dispatch.TRITON_INSTALLED, True)),
+        ({"REGARD_KERNELS": "0"}, (False, True)),
+        ({"REGARD_FUSED": "0"}, (dispatch.TRITON_INSTALLED, False)),
+    ],
+    ids=str,
+)
+def test_environment_variables_disable_kernels_and_fused_blocks(
+    variables: dict[str, str], expected: tuple[bool, bool]
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("REGARD_")}
+    result = subprocess.run(
+        [sys.executable, "-c", FLAGS], env=environment | variables, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [str(flag) for flag in expected]
 
 
-def test_all_modules_and_tensors_are_found() -> None:
-    for model in (shared_modules(), Transformer(TransformerConfig.tiny(11))):
-        assert list_modules(model)[0] is model
-        assert {*list_modules(model)} == {*model.modules()}
-        assert {*weight_addresses(model)} == {x.data_ptr() for x in (*model.parameters(), *model.buffers())}
+def test_kernels_do_not_apply_to_cpu_tensors() -> None:
+    x, norm = torch.randn(2, 8), nn.LayerNorm(8)
+    assert not dispatch.kernels_available(x.device)
+    assert not dispatch.kernels_apply(x)
+    assert not dispatch.add_norm_kernel_applies(x, norm)
+    assert not dispatch.embedding_kernel_applies(torch.zeros(1, dtype=torch.long), x.requires_grad_())
 
 
-def test_modules_added_later_are_found() -> None:
-    model = shared_modules()
-    list_modules(model)
-    model.add_module("later", nn.Sequential(nn.Linear(1, 1)))
-    model.register_buffer("number", torch.ones(1))
-    assert {*list_modules(model)} == {*model.modules()}
-    assert {*weight_addresses(model)} == {x.data_ptr() for x in (*model.parameters(), *model.buffers())}
+@pytest.mark.skipif(not dispatch.KERNELS_ENABLED, reason="Triton is not installed")
+def test_conditions_of_the_add_norm_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    x, norm = torch.randn(2, 8), nn.LayerNorm(8)
+    assert dispatch.add_norm_kernel_applies(x, norm)
+    assert not dispatch.add_norm_kernel_applies(x.double(), norm)
+    assert not dispatch.add_norm_kernel_applies(x[:0], norm)
+    assert not dispatch.add_norm_kernel_applies(x, nn.LayerNorm(8, elementwise_affine=False))
+    wide = dispatch.MAX_ROW_WIDTH + 1
+    assert not dispatch.add_norm_kernel_applies(torch.randn(2, wide), nn.LayerNorm(wide))
+    assert not dispatch.add_norm_inference_kernel_applies(x, x, norm)
+    with torch.no_grad():
+        assert not dispatch.add_norm_kernel_applies(x, norm)
+        assert dispatch.add_norm_inference_kernel_applies(x, x, norm)
+        assert not dispatch.add_norm_inference_kernel_applies(x, x.double(), norm)
+
+
+def test_linear_layers_compute_in_the_dtype_of_autocast() -> None:
+    x = torch.randn(2, 8)
+    assert dispatch.matmul_dtype(x) == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dispatch.matmul_dtype(x) == torch.bfloat16
+        assert not dispatch.mixed_precision_training(x)  # only on a GPU
