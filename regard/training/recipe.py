@@ -241,6 +241,11 @@ def build_model_config(
         raise UserError(str(error).replace(f"{config_type.__name__}: ", "model: ", 1)) from None
 
 
+def contradiction(key: str, given: Any, own: Any, where: str) -> UserError:
+    """Return the error for a setting that contradicts the model in the folder `where`."""
+    return UserError(f"{key}: {given} contradicts {own} of {where}, from which the run is initialised; omit it")
+
+
 class _Loader(yaml.SafeLoader):
     """Reads 3e-4 as a number, which YAML 1.1 reads as a string."""
 

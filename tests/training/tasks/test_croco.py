@@ -211,7 +211,7 @@ def test_disparity_is_initialised_from_completion(tmp_path: Path) -> None:
     assert croco_task.next_command(tmp_path / "disparity").startswith(f"regard look {tmp_path / 'disparity'} ")
     assert torch.allclose(before.decoder[1].cross.qkv.weight, after.decoder[1].cross.qkv.weight, atol=1e-6)
     assert torch.allclose(before.patch_embedding.weight, after.patch_embedding.weight, atol=1e-6)
-    with pytest.raises(UserError, match=r"model.width: 32, but .*completion.* has 16; omit it"):
+    with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*completion.*; omit it"):
         run_recipe(recipe(model__width=32, **init), tmp_path / "other")
 
 

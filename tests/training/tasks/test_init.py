@@ -238,7 +238,7 @@ def test_run_resumes_without_the_initial_folder(
     tuned = recipe(entities, "ent", **words, **random_parts)
     run_recipe(tuned, tmp_path / "uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.run._remove", lambda *_: None)  # as if the process had been killed
+        patch.setattr("regard.training.run._remove_run", lambda *_: None)  # as if the process had been killed
         with crashing_at(crash):
             run_recipe(tuned, tmp_path / "resumed")
     shutil.rmtree(folder)
@@ -278,7 +278,7 @@ def test_damaged_initial_weights_are_rejected(
     out = tmp_path / "run"
     tuned = recipe(entities, "ent", **init_from(trained_run), **random_parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.training.run._remove", lambda *_: None)
+        patch.setattr("regard.training.run._remove_run", lambda *_: None)
         with crashing_at(1):
             run_recipe(tuned, out)
     (out / "data" / "initial.safetensors").write_bytes(b"")

@@ -14,7 +14,14 @@ from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
+from regard.training.recipe import (
+    InitSettings,
+    OptimSettings,
+    Recipe,
+    TrainingSettings,
+    build_model_config,
+    contradiction,
+)
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
 DERIVED = {"classes": "the images", "channels": "the images and data.channels", "image": "data.size"}
@@ -113,7 +120,7 @@ class ClassificationRecipe(Recipe):
             raise UserError(f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind")
         own = {key: value for key, value in model.items() if key not in DERIVED}
         if self.data.channels not in (None, preprocessing.channels):
-            raise UserError(_contradiction("data.channels", self.data.channels, preprocessing.channels, where))
+            raise contradiction("data.channels", self.data.channels, preprocessing.channels, where)
         taken = {"channels": preprocessing.channels, "size": self.data.size or preprocessing.size}
         taken |= {key: getattr(self.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
         completed = self.changed(
@@ -122,7 +129,7 @@ class ClassificationRecipe(Recipe):
         keys = completed.model_config_for(2, preprocessing.channels).model_dump(mode="json")
         for key, value in own.items():
             if keys[key] != value and key not in REGULARISATION:
-                raise UserError(_contradiction(f"model.{key}", keys[key], value, where))
+                raise contradiction(f"model.{key}", keys[key], value, where)
         return completed.changed(model={key: keys[key] for key in own})
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
@@ -140,7 +147,3 @@ class ClassificationRecipe(Recipe):
         values["data"]["size"] = self.resize.size
         values["init"]["from"] = None if self.init.folder is None else "a path"
         return self._flatten(values)
-
-
-def _contradiction(key: str, given: Any, own: Any, where: str) -> str:
-    return f"{key}: {given} contradicts {own} of {where}, from which the run is initialised; omit it"

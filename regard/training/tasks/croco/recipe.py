@@ -12,7 +12,14 @@ from regard.data.two_view import SceneSettings
 from regard.errors import UserError
 from regard.layers import check_image_size
 from regard.models.croco import CroCoConfig
-from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
+from regard.training.recipe import (
+    InitSettings,
+    OptimSettings,
+    Recipe,
+    TrainingSettings,
+    build_model_config,
+    contradiction,
+)
 
 PRESETS = ("micro", "mini", "small", "base", "large")
 HEAD_KEYS = ("head", "outputs", "head_width")
@@ -107,7 +114,7 @@ class CroCoRecipe(Recipe):
         keys = self.model_settings().model_dump()
         for key in self.model.keys() & known.keys():
             if keys[key] != known[key]:
-                raise UserError(f"model.{key}: {keys[key]!r}, but {where} has {known[key]!r}; omit it")
+                raise contradiction(f"model.{key}", keys[key], known[key], where)
         own = {key: value for key, value in self.model.items() if key in FREE_KEYS}
         completed = self.changed(model=own | known)
         completed.check_model()

@@ -17,7 +17,14 @@ from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
 from regard.training.objectives.objective import ObjectiveSettings
-from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, build_model_config
+from regard.training.recipe import (
+    InitSettings,
+    OptimSettings,
+    Recipe,
+    TrainingSettings,
+    build_model_config,
+    contradiction,
+)
 
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
@@ -273,7 +280,7 @@ class TranslationRecipe(Recipe):
         for key in sorted(self.tokenizer.model_fields_set & tokenizer.keys()):
             given, own = getattr(self.tokenizer, key), tokenizer[key]
             if given < own if key == "size" else given != own:  # a vocabulary may be smaller than its maximum size
-                raise UserError(_contradiction(f"tokenizer.{key}", given, own, where))
+                raise contradiction(f"tokenizer.{key}", given, own, where)
         known = [code if code not in ("source", "target") else "" for code in languages]
         codes = [given or own for given, own in zip(self.data.languages, known, strict=True)]
         taken = dict(model)
@@ -293,7 +300,7 @@ class TranslationRecipe(Recipe):
         keys = model_keys(completed.model_config_for(8, 8))
         for key, own in taken.items():
             if keys[key] != own and not key.endswith("dropout"):  # dropout does not affect the weights
-                raise UserError(_contradiction(f"model.{key}", keys[key], own, where))
+                raise contradiction(f"model.{key}", keys[key], own, where)
         return completed.changed(model=keys)
 
     def fixed_settings(self) -> dict[str, Any]:
@@ -310,10 +317,6 @@ class TranslationRecipe(Recipe):
 def model_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Return the keys of a model that a recipe may set."""
     return {key: value for key, value in config.model_dump().items() if key not in DERIVED}
-
-
-def _contradiction(key: str, given: Any, own: Any, where: str) -> str:
-    return f"{key}: {given} contradicts {own} of {where}, from which the run is initialised; omit it"
 
 
 def _language_of(path: Path | None) -> str:
