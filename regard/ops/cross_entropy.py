@@ -182,7 +182,7 @@ def _one_read(logits: Tensor, labels: Tensor, smoothing: float, backward: bool) 
     programs = min(N, max(1, WARPS_PER_MULTIPROCESSOR // warps) * multiprocessors(logits.device))
     with on_device(logits):
         kernels.cross_entropy_one_read[(programs,)](
-            logits.view(torch.int32), logits, labels, losses, N, V, smoothing,
+            logits.view(torch.int32), logits, labels, losses, N, V // 2, V, smoothing,
             BACKWARD=backward, BLOCK=block, MINUS_INFINITY=_MINUS_INFINITY[logits.dtype],
             num_warps=warps, maxnreg=REGISTERS // (32 * WARPS_PER_MULTIPROCESSOR),
         )  # fmt: skip

@@ -48,7 +48,7 @@ def cross_entropy_two_reads(
 
 @triton.jit(do_not_specialize=["N"])
 def cross_entropy_one_read(
-    pairs, logits, labels, losses, N, V, smoothing,
+    pairs, logits, labels, losses, N, row_pairs, V, smoothing,
     BACKWARD: tl.constexpr, BLOCK: tl.constexpr, MINUS_INFINITY: tl.constexpr,
 ):  # fmt: skip
     """Each program processes several rows: it holds one in registers, so that it is read once, and prefetches the next.
@@ -59,13 +59,13 @@ def cross_entropy_one_read(
         labels: Labels, (N,).
         losses: Losses, (N,).
         N: Number of rows.
+        row_pairs: V / 2. Triton specialises integer arguments that are divisible by 16.
         V: Vocabulary size, even and at most BLOCK.
         smoothing: Label smoothing.
         MINUS_INFINITY: Two logits of -∞ as an int32.
     """
     pair, word = tl.arange(0, BLOCK // 2), tl.arange(0, BLOCK)
     first_row, step = tl.program_id(0), tl.num_programs(0)
-    row_pairs = V // 2
     pair_mask = pair < row_pairs
     following = tl.load(pairs + first_row.to(tl.int64) * row_pairs + pair, mask=pair_mask, other=MINUS_INFINITY)
     for distance in range(0, N - first_row, step):
