@@ -24,12 +24,12 @@ def train(
     overrides: Overrides = None,
 ) -> None:
     """Train a translator on parallel text, a classifier on images, or a CroCo model on pairs of views."""
-    from regard.training.distributed import is_main, reporting_once
+    from regard.training.distributed import is_main, report_errors_once
     from regard.training.recipe import Recipe, builtin_recipes
     from regard.training.run import run_recipe
     from regard.training.tasks.registry import task_of
 
-    with exit_on_interruption(), reporting_once():
+    with exit_on_interruption(), report_errors_once():
         if recipe is None and src is None and data is None and not overrides:
             built_in = ", ".join(builtin_recipes())
             raise UserError(f"train needs a recipe (a YAML file or one of {built_in}), --src and --tgt, or --data")

@@ -30,8 +30,8 @@ class AgreedError(UserError):
     """Raised in all processes because one of them raised a UserError."""
 
 
-class OwnError(UserError):
-    """Raised in this process, possibly in no other, so that this process must report it itself."""
+class LocalError(UserError):
+    """Raised in this process and possibly in no other, so that this process must report it."""
 
 
 class Processes:
@@ -40,10 +40,10 @@ class Processes:
     The main process (rank 0) prints and writes files. Every method must be called by all processes at the same point.
 
     Args:
-        rank: rank of this process.
-        world: number of processes.
-        device: device of this process.
-        group: gloo group for Python objects, with a long timeout; tensors use the default group.
+        rank: Rank of this process.
+        world: Number of processes.
+        device: Device of this process.
+        group: Gloo group for Python objects, with a long timeout; tensors use the default group.
     """
 
     def __init__(
@@ -107,23 +107,23 @@ class Processes:
         """Call `on_main` in the main process and, once it has returned, `on_others` in the other processes.
 
         Raises:
-            UserError: one process raised it; raised in all processes.
+            UserError: One process raised it; raised in all processes.
         """
         results: list[T] = []
-        with self.agreeing():
+        with self.sync_errors():
             if self.main:
                 results.append(on_main())
-        with self.agreeing():
+        with self.sync_errors():
             if not self.main:
                 results.append(on_others())
         return results[0]
 
     @contextmanager
-    def agreeing(self) -> Iterator[None]:
-        """End the block in the same way in all processes.
+    def sync_errors(self) -> Iterator[None]:
+        """Wait until all processes have left the block, and raise in all of them if one of them failed.
 
         Raises:
-            UserError: the block raised it in some process; the first one is raised in all processes.
+            UserError: The block raised it in some process; that of the lowest rank is raised in all processes.
         """
         if self.group is None:
             yield
@@ -162,12 +162,12 @@ def is_main() -> bool:
 
 
 @contextmanager
-def joined(device_name: str) -> Iterator[Processes]:
+def join_processes(device_name: str) -> Iterator[Processes]:
     """Join the process group if torchrun started this process, and assign a device to each process.
 
     Raises:
-        UserError: the device cannot be used, or there are fewer GPUs than processes.
-        OwnError: the block raised a UserError that the processes did not agree on.
+        UserError: The device cannot be used, or there are fewer GPUs than processes.
+        LocalError: The block raised a UserError that the processes did not agree on.
     """
     if not launched():
         yield Processes(device=choose_device(device_name))
@@ -186,7 +186,7 @@ def joined(device_name: str) -> Iterator[Processes]:
         dist.destroy_process_group()
         raise
     except UserError as error:  # the other processes are busy and end when they notice
-        raise OwnError(f"process {rank}: {error}" if world > 1 else str(error)) from error
+        raise LocalError(f"process {rank}: {error}" if world > 1 else str(error)) from error
     dist.destroy_process_group()
 
 
@@ -194,7 +194,7 @@ def check_accumulation(accumulate: int, world: int) -> None:
     """Check that the batches of a step can be divided evenly among the processes.
 
     Raises:
-        UserError: they cannot; the message names the nearest multiples.
+        UserError: They cannot; the message names the nearest multiples.
     """
     if accumulate % world == 0:
         return
@@ -207,12 +207,12 @@ def check_accumulation(accumulate: int, world: int) -> None:
 
 
 @contextmanager
-def reporting_once() -> Iterator[None]:
+def report_errors_once() -> Iterator[None]:
     """Let one process per machine report an error; the others exit silently with the same exit code."""
     try:
         yield
     except UserError as error:
-        if local_rank() and not isinstance(error, OwnError):
+        if local_rank() and not isinstance(error, LocalError):
             _exit_silently(2)
         raise
     except Interrupted as interrupted:
@@ -259,7 +259,7 @@ def fresh_store(store: Store, rank: int, world: int, timeout: float = RENDEZVOUS
     themselves with a random token, and only running processes wait for the answer to their token.
 
     Raises:
-        TimeoutError: a process did not announce itself in time.
+        TimeoutError: A process did not announce itself in time.
     """
     if rank:
         token = uuid.uuid4().hex

@@ -16,7 +16,7 @@ from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
 from regard.runtime import Interruptions
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
-from regard.training.distributed import Processes, check_accumulation, joined
+from regard.training.distributed import Processes, check_accumulation, join_processes
 from regard.training.loop import RunResult, TrainingLoop
 from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
 from regard.training.progress import Progress
@@ -41,13 +41,13 @@ def run_recipe(recipe: Recipe, out: Path) -> RunResult:
     """Train in the folder `out`, or resume the run of the same recipe in it.
 
     Raises:
-        UserError: the data or a setting is wrong, or the folder contains something else. A run that fails before its
+        UserError: The data or a setting is wrong, or the folder contains something else. A run that fails before its
             first checkpoint or model removes what it wrote.
     """
     if recipe.training.tensorboard:
         require_tensorboard()
-    with joined(recipe.training.device) as processes, ExitStack() as stack:
-        with processes.agreeing():
+    with join_processes(recipe.training.device) as processes, ExitStack() as stack:
+        with processes.sync_errors():
             check_accumulation(recipe.optim.accumulate, processes.world)
         console = None if processes.main else Console(quiet=True)
         progress = Progress(recipe.training.steps, console, task_of(recipe.kind).unit)
@@ -143,7 +143,7 @@ class Run:
         """Open the run in a process other than the main one.
 
         Raises:
-            UserError: the process does not see the run folder.
+            UserError: The process does not see the run folder.
         """
         if not is_run(self.out):
             raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UserError
-from regard.training.distributed import Processes, joined, reporting_once
+from regard.training.distributed import Processes, join_processes, report_errors_once
 
 
 def fail(message: str) -> Any:
@@ -34,7 +34,7 @@ def call_all(processes: Processes, folder: Path) -> dict[str, Any]:
         return "main"
 
     def fail_in_one(number: int) -> None:
-        with processes.agreeing():
+        with processes.sync_errors():
             if rank == number:
                 fail(f"from {number}")
 
@@ -44,7 +44,7 @@ def call_all(processes: Processes, folder: Path) -> dict[str, Any]:
         "gather": processes.gather({"rank": rank}),
         "on_main": processes.on_main(lambda: f"by {rank}"),
         "on_main_fails": error_of(lambda: processes.on_main(lambda: fail(f"refused by {rank}"))),
-        "agreeing": [error_of(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
+        "sync_errors": [error_of(lambda number=number: fail_in_one(number)) for number in range(2)],  # type: ignore[misc]
         "main_first": processes.main_first(on_main, lambda: f"other, mark {mark.exists()}"),
     }
 
@@ -52,9 +52,9 @@ def call_all(processes: Processes, folder: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     try:
-        with reporting_once(), joined("cpu") as processes:
+        with report_errors_once(), join_processes("cpu") as processes:
             (folder / f"{processes.rank}.json").write_text(json.dumps(call_all(processes, folder)))
-            with processes.agreeing():
+            with processes.sync_errors():
                 if processes.rank == 1:
                     fail("the second process finds no data")
     except UserError as error:

@@ -27,12 +27,12 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.runtime import Interrupted
 from regard.training.distributed import (
     AgreedError,
-    OwnError,
+    LocalError,
     Processes,
     check_accumulation,
     fresh_store,
-    joined,
-    reporting_once,
+    join_processes,
+    report_errors_once,
 )
 from regard.training.parallelism import _parameters_only
 from regard.training.progress import Progress
@@ -241,7 +241,7 @@ def test_collective_methods_agree_in_all_processes(tmp_path: Path) -> None:
         "gather": [{"rank": 0}, {"rank": 1}],
         "on_main": "by 0",
         "on_main_fails": "refused by 0",
-        "agreeing": ["from 0", "from 1"],
+        "sync_errors": ["from 0", "from 1"],
     }
     assert output.count("regard: the second process finds no data\n") == 1, "reported once"
     assert "exitcode: 1" in output or "exitcode: 2" in output
@@ -340,7 +340,7 @@ def test_unavailable_devices_are_rejected(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     monkeypatch.setattr("regard.training.distributed.choose_device", torch.device)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(UserError, match=message), joined(device):
+    with pytest.raises(UserError, match=message), join_processes(device):
         pass
 
 
@@ -350,26 +350,26 @@ def test_unavailable_devices_are_rejected(
 def test_one_process_per_machine_reports_an_agreed_error(
     error: BaseException, code: int, started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(type(error)), reporting_once():
+    with pytest.raises(type(error)), report_errors_once():
         raise error
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with pytest.raises(SystemExit) as quiet, reporting_once():
+    with pytest.raises(SystemExit) as quiet, report_errors_once():
         raise error
     assert quiet.value.code == code
 
 
 def test_process_reports_its_own_error(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(OwnError, match="file is gone"), reporting_once(), joined("cpu"):
+    with pytest.raises(LocalError, match="file is gone"), report_errors_once(), join_processes("cpu"):
         raise UserError("file is gone")
     torch.distributed.destroy_process_group()
 
 
 def test_lost_process_is_reported_without_a_traceback(started: None) -> None:
-    with pytest.raises(SystemExit, match="process 0 stops because another process has ended"), reporting_once():
+    with pytest.raises(SystemExit, match="process 0 stops because another process has ended"), report_errors_once():
         raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer.")
-    with pytest.raises(RuntimeError, match="a bug"), reporting_once():
+    with pytest.raises(RuntimeError, match="a bug"), report_errors_once():
         raise RuntimeError("a bug")
 
 
