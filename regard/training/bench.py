@@ -44,10 +44,10 @@ class Variant:
     """A run with changed settings, or with the model of another library.
 
     Attributes:
-        run: path of the run, as given by the user.
-        changes: settings that override the recipe.
-        library: library whose model replaces ours; empty for our own.
-        compiled: whether that model is compiled.
+        run: Path of the run, as given by the user.
+        changes: Settings that override the recipe.
+        library: Library whose model replaces ours; empty for our own.
+        compiled: Whether that model is compiled.
     """
 
     run: str
@@ -65,7 +65,7 @@ class Variant:
         """Return the task, with a new model, and the recipe.
 
         Raises:
-            UserError: the recipe does not allow these changes.
+            UserError: The recipe does not allow these changes.
         """
         folder, recipe = open_run(Path(self.run), self.changes)
         torch.manual_seed(recipe.training.seed)
@@ -117,7 +117,7 @@ def time_training(
     """Time training steps of runs in several variants, one after another.
 
     Raises:
-        UserError: a path is not a run, its recipe cannot be trained here, or a library has no such model.
+        UserError: A path is not a run, its recipe cannot be trained here, or a library has no such model.
     """
     variants = [variant for run in runs for variant in _variants(run, device, libraries)]
     for variant in variants:
@@ -272,7 +272,7 @@ def with_transformers_model(task: Task[Any]) -> Task[Any]:
     """Return the task with a model of transformers that has the same weights.
 
     Raises:
-        UserError: transformers has no such model or is not installed.
+        UserError: `transformers` has no such model or is not installed.
     """
     result: Any
     if isinstance(task, ClassificationTask):

@@ -58,7 +58,7 @@ class Checkpoint:
         """Read the tensors from disk. They are not cached, so the caller decides how long they stay in memory.
 
         Args:
-            like: returns the sharded tensor of a given name, if there is one; the tensor read is sharded likewise.
+            like: Returns the sharded tensor of a given name, if there is one; the tensor read is sharded likewise.
         """
         if like is None and (self.path / TENSORS).exists():
             return safetensors.torch.load_file(self.path / TENSORS)
@@ -69,10 +69,10 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], values:
     """Write a checkpoint and delete all but the newest `keep`.
 
     Args:
-        folder: the folder of checkpoints.
+        folder: The folder of checkpoints.
 
     Raises:
-        UserError: the checkpoint cannot be written; existing checkpoints are unchanged.
+        UserError: The checkpoint cannot be written; existing checkpoints are unchanged.
     """
     target, partial = _paths(folder, step)
     with reporting_write_errors(target, folder), _removed_on_error(partial):
@@ -87,7 +87,7 @@ def save_sharded_checkpoint(
     """Write a checkpoint whose tensors are sharded: every process writes its shards, the main process the rest.
 
     Raises:
-        UserError: one process cannot write; raised in all processes.
+        UserError: One process cannot write; raised in all processes.
     """
     target, partial = _paths(folder, step)
 
@@ -96,10 +96,10 @@ def save_sharded_checkpoint(
             _publish(partial, target, step, values, keep)
 
     with _removed_on_error(partial):
-        with processes.agreeing(), reporting_write_errors(target, folder):
+        with processes.sync_errors(), reporting_write_errors(target, folder):
             if processes.main:
                 _create(partial)
-        with processes.agreeing(), reporting_write_errors(target, folder):
+        with processes.sync_errors(), reporting_write_errors(target, folder):
             save_shards(partial, tensors, processes.group)
         processes.on_main(publish)
 
@@ -108,11 +108,11 @@ def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | N
     """Return the newest valid checkpoint, or None if none has been completed.
 
     Args:
-        folder: the folder of checkpoints.
-        warn: receives one sentence for each damaged checkpoint that is skipped.
+        folder: The folder of checkpoints.
+        warn: Receives one sentence for each damaged checkpoint that is skipped.
 
     Raises:
-        UserError: there are checkpoints, but all of them are damaged.
+        UserError: There are checkpoints, but all of them are damaged.
     """
     paths = _completed(folder)
     newest = last_name(folder)
@@ -132,7 +132,7 @@ def load_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return all checkpoints of a folder, oldest first.
 
     Raises:
-        UserError: a checkpoint is damaged.
+        UserError: A checkpoint is damaged.
     """
     found = []
     for path in _completed(folder):
@@ -163,7 +163,7 @@ def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
     """Convert write errors, such as a full disk, into one sentence that names the last valid checkpoint.
 
     Raises:
-        UserError: something within the block could not be written.
+        UserError: Something within the block could not be written.
     """
     try:
         yield
@@ -263,7 +263,7 @@ def save_shards(folder: Path, tensors: dict[str, Tensor], group: dist.ProcessGro
     """Write the shards of each process to its own file; tensors that all processes share are written once.
 
     Raises:
-        OSError: a process cannot write; raised in all processes.
+        OSError: A process cannot write; raised in all processes.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter

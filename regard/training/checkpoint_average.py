@@ -23,7 +23,7 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
         The folders that were averaged.
 
     Raises:
-        UserError: there is only one model, the models differ in tokenizer or configuration, or `out` exists.
+        UserError: There is only one model, the models differ in tokenizer or configuration, or `out` exists.
     """
     if out.exists():
         raise UserError(f"{out}: already exists; choose another --out, or remove it first")

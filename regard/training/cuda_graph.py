@@ -30,8 +30,8 @@ class StepGraph(Generic[B, T]):
     On a device without CUDA, the step runs eagerly on the same static tensors.
 
     Args:
-        run_step: called with the batches of a step; the tensors that it returns must not be written elsewhere.
-        device: device of the step.
+        run_step: Called with the batches of a step; the tensors that it returns must not be written elsewhere.
+        device: Device of the step.
     """
 
     def __init__(self, run_step: Callable[[Sequence[B]], T], device: torch.device) -> None:

@@ -87,15 +87,15 @@ def distill(
     """Translate a corpus and pass the new pairs of every line to `write`, in order, in bounded memory.
 
     Args:
-        teacher: the translator.
-        corpus: the corpus to translate.
-        settings: how to translate and choose.
-        write: receives one pair per line, or two if the reference is kept (the reference first).
-        done: number of lines written by an earlier call; they are counted but not translated again.
-        progress: receives the number of lines read, window by window.
+        teacher: The translator.
+        corpus: The corpus to translate.
+        settings: How to translate and choose.
+        write: Receives one pair per line, or two if the reference is kept (the reference first).
+        done: Number of lines written by an earlier call; they are counted but not translated again.
+        progress: Receives the number of lines read, window by window.
 
     Raises:
-        UserError: references are needed but missing, or the corpus has fewer than `done` lines.
+        UserError: References are needed but missing, or the corpus has fewer than `done` lines.
     """
     if not corpus.has_references and (settings.closest or settings.keep_reference):
         raise UserError("--closest and --keep-reference need references; give the target side of the corpus")
@@ -157,7 +157,7 @@ class Provenance:
         """Record the inputs, or check that they equal the recorded ones.
 
         Raises:
-            UserError: an input has changed; the message names it with both values.
+            UserError: An input has changed; the message names it with both values.
         """
         if not resumed:
             self._write({"complete": False})

@@ -53,12 +53,12 @@ class TrainingLoop(Generic[B]):
     """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder.
 
     Args:
-        task: what is trained.
-        optim: optimiser and schedule.
-        training: duration, validation and checkpoints.
-        out: run folder.
-        progress: console output.
-        processes: the processes that train together.
+        task: What is trained.
+        optim: Optimiser and schedule.
+        training: Duration, validation and checkpoints.
+        out: Run folder.
+        progress: Console output.
+        processes: The processes that train together.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class TrainingLoop(Generic[B]):
         """Train to the last step, or until validations do not improve any more.
 
         Args:
-            interruptions: receives requests to stop.
-            checkpoint: checkpoint to resume from.
+            interruptions: Receives requests to stop.
+            checkpoint: Checkpoint to resume from.
 
         Raises:
-            UserError: the model or a single example does not fit into memory, too many consecutive steps were skipped,
+            UserError: The model or a single example does not fit into memory, too many consecutive steps were skipped,
                 or a file cannot be written; the last checkpoint remains valid.
-            Interrupted: the run was interrupted; a checkpoint of its last step has been saved.
+            Interrupted: The run was interrupted; a checkpoint of its last step has been saved.
         """
         state, training = self.state, self.training
         interruptions = interruptions or Interruptions()
@@ -134,7 +134,7 @@ class TrainingLoop(Generic[B]):
         """Restore a checkpoint, which may be of another number of processes, and seed the processes."""
         state, now = self.state, self.processes.world
         if checkpoint is not None:
-            with self.processes.agreeing():
+            with self.processes.sync_errors():
                 reference = state.reference if self.strategy.sharded else None
                 state.restore(checkpoint.tensors(reference), checkpoint.values)
             if checkpoint.processes == now:
@@ -162,7 +162,7 @@ class TrainingLoop(Generic[B]):
         """Run the largest batch without updating anything, so that lack of memory shows now and not hours later.
 
         Raises:
-            UserError: the model or a single example does not fit.
+            UserError: The model or a single example does not fit.
         """
         device, task = self.state.device, self.task
         task.model.train()
@@ -200,17 +200,18 @@ class TrainingLoop(Generic[B]):
         if not model.training:
             model.train()
         self._set_step(step)
-        parts = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
-        step_batches = [part.batch for part in parts]
+        items = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
+        step_batches = [item.batch for item in items]
         result = self._replayed_step(step_batches) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
-        state.step, state.position = step, parts[-1].after
+        state.step, state.position = step, items[-1].after
         state.tokens += result.loss.count
         return result.norm
 
     def _set_step(self, step: int) -> None:
+        """Set the learning rate and the tensors that depend on the step."""
         learning_rate = self.schedule(step)
         if self.step_graph is not None:
             self.learning_rate.fill_(learning_rate)
@@ -265,6 +266,7 @@ class TrainingLoop(Generic[B]):
         return StepResult(loss, norm, taken)
 
     def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> LossSum:
+        """Called by `self.microbatches` for each microbatch."""
         self.step_tokens.fill_(tokens)
         return self._add_gradients(batch, step, last)
 
@@ -290,14 +292,14 @@ class TrainingLoop(Generic[B]):
         """Report recently skipped steps.
 
         Raises:
-            UserError: too many consecutive steps were skipped.
+            UserError: Too many consecutive steps were skipped.
         """
         skipped = self.state.step_check.report()
         if skipped is None:
             return
         several = f"{skipped.number} steps, the last of them " if skipped.number > 1 else ""
         self._report(self.state.step, f"skipped {several}step {skipped.last}: {skipped.reason}")
-        with self.processes.agreeing():
+        with self.processes.sync_errors():
             if skipped.consecutive >= self.optim.max_skips:
                 raise UserError(
                     f"{skipped.consecutive} consecutive steps were skipped, the last of them step {skipped.last}: "
@@ -344,7 +346,7 @@ class TrainingLoop(Generic[B]):
         """Score the model, or the averaged weights if there are any, and save the model folder.
 
         Raises:
-            UserError: scoring or saving failed. A checkpoint is saved, and a resumed run validates again, unless the
+            UserError: Scoring or saving failed. A checkpoint is saved, and a resumed run validates again, unless the
                 model has diverged.
         """
         state, step = self.state, self.state.step
@@ -408,7 +410,7 @@ def _is_better(scores: dict[str, float], best: dict[str, float]) -> bool:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return an autocast to bfloat16 if the precision asks for it; weights and reductions remain float32."""
+    """Return an autocast to bfloat16 if the precision requires it; weights and reductions remain float32."""
     return torch.autocast(device.type, torch.bfloat16) if _is_bfloat16(device, precision) else nullcontext()
 
 

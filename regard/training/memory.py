@@ -42,7 +42,7 @@ def build_model(config: Any, device: torch.device) -> Any:
     """Build a model with random weights.
 
     Raises:
-        UserError: it does not fit into memory.
+        UserError: It does not fit into memory.
     """
     make = MODELS[config.kind].model
     try:
@@ -91,8 +91,8 @@ class Microbatches(Generic[B]):
     exhausted during a backward pass, the gradients are incomplete, and the step starts again with smaller microbatches.
 
     Args:
-        task: what is trained.
-        backward: called as backward(batch, tokens, step); adds the gradients of the batch's loss, divided by the number
+        task: What is trained.
+        backward: Called as backward(batch, tokens, step); adds the gradients of the batch's loss, divided by the number
             of tokens of the step.
     """
 

@@ -32,8 +32,8 @@ class MetricsLog:
     """Writes log entries. Each entry is in the file when `write` returns.
 
     Args:
-        out: the run folder.
-        tensorboard: whether to write TensorBoard event files as well.
+        out: The run folder.
+        tensorboard: Whether to write TensorBoard event files as well.
     """
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
@@ -57,7 +57,7 @@ class MetricsLog:
         """Append an entry, which must have the key "step".
 
         Raises:
-            UserError: the file cannot be written.
+            UserError: The file cannot be written.
         """
         with self._reporting(self.out / LOG), (self.out / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(entry), ensure_ascii=False) + "\n")

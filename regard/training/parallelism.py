@@ -33,7 +33,7 @@ class Strategy(Generic[B]):
     """A single process trains the model as it is.
 
     Attributes:
-        weights: the module whose parameters the optimizer updates and checkpoints hold.
+        weights: The module whose parameters the optimizer updates and checkpoints hold.
     """
 
     sharded = False
@@ -120,10 +120,10 @@ class DistributedStep(Generic[B]):
     forward passes.
 
     Args:
-        task: what is trained.
-        backward: called as backward(batch, tokens, step, last); adds the gradients of the batch's loss, divided by
+        task: What is trained.
+        backward: Called as backward(batch, tokens, step, last); adds the gradients of the batch's loss, divided by
             the number of tokens; gradients are averaged over processes in the last batch.
-        processes: the processes that share the step.
+        processes: The processes that share the step.
     """
 
     def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], LossSum], processes: Processes) -> None:
@@ -133,7 +133,7 @@ class DistributedStep(Generic[B]):
         """Compute the gradients of the mean loss over all tokens of all processes.
 
         Raises:
-            UserError: a batch does not fit into memory.
+            UserError: A batch does not fit into memory.
         """
         tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
         per_process = tokens / self.processes.world  # because gradients are averaged over processes, not summed

@@ -74,12 +74,12 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
     """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically.
 
     Args:
-        runs: run folders.
-        out: the output file; its suffix selects the format.
+        runs: Run folders.
+        out: The output file; its suffix selects the format.
         x_axis: "step", "seconds", "tokens" or "images".
 
     Raises:
-        UserError: a run has no log, the log is damaged or empty, or the file cannot be written.
+        UserError: A run has no log, the log is damaged or empty, or the file cannot be written.
     """
     if out.suffix.lower() not in FORMATS:
         raise UserError(f"{out}: unknown format; the name must end in {', '.join(FORMATS)}")
@@ -96,7 +96,7 @@ def read_log(run: Path) -> list[Entry]:
     """Return the entries of a run's log, without an incomplete last line, which is still being written.
 
     Raises:
-        UserError: the log is missing, empty or damaged.
+        UserError: The log is missing, empty or damaged.
     """
     path = run / LOG
     try:

@@ -25,7 +25,7 @@ def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
     """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types.
 
     Raises:
-        UserError: the file is missing or damaged.
+        UserError: The file is missing or damaged.
     """
     path = folder / FINGERPRINTS
     try:
@@ -48,7 +48,7 @@ def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> 
     """Check that files are unchanged since `owner` was created; their location does not matter.
 
     Raises:
-        UserError: a file was changed, added or removed.
+        UserError: A file was changed, added or removed.
     """
     for key in before.keys() - files.keys():
         raise UserError(f"{key}: was removed since {owner} was created; restore it or choose another --out")
@@ -82,7 +82,7 @@ def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerpr
     """Return size, modification time and checksum of a file, or `before` if size and time are unchanged.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: The file cannot be read.
     """
     try:
         state = path.stat()
@@ -99,7 +99,7 @@ def make_shared_store(store: Path, make: Callable[[Path], None], what: str, prog
     """Create a shared store of `what` unless it exists; `make` writes it into an empty folder. Other runs wait.
 
     Raises:
-        UserError: the folder exists and is not such a store.
+        UserError: The folder exists and is not such a store.
     """
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_folder(store.parent, lambda: progress.print(f"waiting for another run to create {store}")):

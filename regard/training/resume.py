@@ -55,7 +55,7 @@ def lock_run(out: Path) -> AbstractContextManager[None]:
     """Lock the run folder against other processes.
 
     Raises:
-        UserError: another process trains in it.
+        UserError: Another process trains in it.
     """
 
     def refuse() -> None:
@@ -85,7 +85,7 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
     """Check that the steps taken so far would have been the same with the new recipe.
 
     Raises:
-        UserError: a setting differs that must not change.
+        UserError: A setting differs that must not change.
     """
     before, now = old.fixed_settings(), new.fixed_settings()
     for key in sorted(before, key="model.kind".__ne__):  # first, because it determines which other keys exist
@@ -126,7 +126,7 @@ def load_initial_weights(folder: Path, model: nn.Module) -> None:
     """Load the weights that a run was initialised with.
 
     Raises:
-        UserError: they are missing, damaged, or of another model.
+        UserError: They are missing, damaged, or of another model.
     """
     path = folder / INITIAL_WEIGHTS
     try:

@@ -113,12 +113,12 @@ class TrainingState:
     """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
 
     Args:
-        model: module with the parameters that are trained.
-        optimiser: optimiser of these parameters.
-        skip_above: gradient norm above which a step is skipped.
-        ema: decay of the moving average of the weights; 0 for a plain mean.
-        processes: processes that train together; each has its own random state.
-        unit: what the loss is a sum over, for the log.
+        model: Module with the parameters that are trained.
+        optimiser: Optimiser of these parameters.
+        skip_above: Gradient norm above which a step is skipped.
+        ema: Decay of the moving average of the weights; 0 for a plain mean.
+        processes: Processes that train together; each has its own random state.
+        unit: What the loss is a sum over, for the log.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class TrainingState:
         """Restore everything that `tensors` and `values` returned.
 
         Raises:
-            UserError: the tensors belong to another model.
+            UserError: The tensors belong to another model.
         """
         _load_weights(self.model, model_tensors(tensors))
         if values["averaged"]:

@@ -45,14 +45,14 @@ class StepTiming:
     """Timing of training steps.
 
     Attributes:
-        unit: what `rates` count, such as "tokens".
-        rates: units per second, for each group of steps.
-        milliseconds: time of a step, for each group of steps.
-        steps: number of timed steps.
-        warm_up: extra seconds of the first steps: trying the largest batch, CUDA graph capture, compilation.
-        peak: peak memory on the GPU in bytes.
+        unit: What `rates` count, such as "tokens".
+        rates: Units per second, for each group of steps.
+        milliseconds: Time of a step, for each group of steps.
+        steps: Number of timed steps.
+        warm_up: Extra seconds of the first steps: trying the largest batch, CUDA graph capture, compilation.
+        peak: Peak memory on the GPU in bytes.
         per_unit: GPU memory of the largest batch per unit, without weights and optimizer state, in bytes.
-        notes: messages of the loop, for example about batches that do not fit into memory.
+        notes: Messages of the loop, for example about batches that do not fit into memory.
     """
 
     unit: str
@@ -93,7 +93,7 @@ def time_steps(
     """Train for the given number of seconds and groups of steps after the warm-up, without validation and checkpoints.
 
     Raises:
-        UserError: the model or a batch does not fit into memory, or the settings are invalid.
+        UserError: The model or a batch does not fit into memory, or the settings are invalid.
     """
     pace, on_gpu = Pace.on(device), device.type == "cuda"
     settings = recipe.training.changed(

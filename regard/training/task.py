@@ -88,7 +88,7 @@ class Task(ABC, Generic[B]):
         """Load the model folder that `init.from` names.
 
         Raises:
-            UserError: it is not a folder of such a model, or a setting of the recipe contradicts it.
+            UserError: It is not a folder of such a model, or a setting of the recipe contradicts it.
         """
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class Task(ABC, Generic[B]):
         """Read the data that the recipe names and store it in an empty folder, together with fingerprints.json.
 
         Raises:
-            UserError: a file cannot be read or has the wrong content.
+            UserError: A file cannot be read or has the wrong content.
         """
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Task(ABC, Generic[B]):
         """Check that the files that `prepare_data` read have not changed; they may have moved.
 
         Raises:
-            UserError: a file was changed, added or removed since `owner` was created.
+            UserError: A file was changed, added or removed since `owner` was created.
         """
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class Task(ABC, Generic[B]):
         """Open the data that `prepare_data` stored and build a new model.
 
         Raises:
-            UserError: the data has changed, or the model does not fit into memory.
+            UserError: The data has changed, or the model does not fit into memory.
         """
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class Task(ABC, Generic[B]):
         """Copy the weights of a trained model into the new one and return a message about it.
 
         Raises:
-            UserError: a tensor does not fit.
+            UserError: A tensor does not fit.
         """
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class Task(ABC, Generic[B]):
         """Score a model on the validation set.
 
         Raises:
-            DivergedError: the loss is not finite.
+            DivergedError: The loss is not finite.
         """
 
     @abstractmethod

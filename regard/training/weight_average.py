@@ -14,8 +14,8 @@ class WeightAverage:
     torch's AveragedModel copies its update count to the device at every update, which does synchronise.
 
     Args:
-        model: the model to average; before the first update the average equals its weights.
-        decay: decay of the exponential moving average; 0 selects the mean of all updates.
+        model: The model to average; before the first update the average equals its weights.
+        decay: Decay of the exponential moving average; 0 selects the mean of all updates.
     """
 
     def __init__(self, model: nn.Module, decay: float = 0.0) -> None:

@@ -52,7 +52,7 @@ class GuideSettings(Settings):
         """Check that the model has the selected layers and heads.
 
         Raises:
-            UserError: a layer or head does not exist.
+            UserError: A layer or head does not exist.
         """
         for key, chosen, size in (("layers", self.layers, model.decoder_layers), ("heads", self.heads, model.heads)):
             for number in chosen or ():

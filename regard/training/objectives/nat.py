@@ -59,7 +59,7 @@ class NATObjectiveSettings(Settings):
         """Return which tokens are revealed to this model.
 
         Raises:
-            UserError: the model cannot be trained in this way.
+            UserError: The model cannot be trained in this way.
         """
         if self.reveal == "auto":
             return "uniform" if model.length == "classifier" else "glancing"
@@ -71,7 +71,7 @@ class NATObjectiveSettings(Settings):
         """Check that every setting has an effect on this model.
 
         Raises:
-            UserError: a setting contradicts the model or has no effect.
+            UserError: A setting contradicts the model or has no effect.
         """
         default, reveal = NATObjectiveSettings(), self.resolve(model)
         if self.glancing_ratio != default.glancing_ratio and reveal != "glancing":
@@ -207,11 +207,11 @@ class NATObjective:
     """Masks the targets and computes the loss of the masked tokens.
 
     Args:
-        reveal: which reference tokens are revealed.
-        glancing_ratio: number of tokens that glancing reveals per wrong token, at the first and last step.
-        steps: number of training steps.
-        label_smoothing: not applied to CTC.
-        length_weight: weight of the length classifier's loss.
+        reveal: Which reference tokens are revealed.
+        glancing_ratio: Number of tokens that glancing reveals per wrong token, at the first and last step.
+        steps: Number of training steps.
+        label_smoothing: Not applied to CTC.
+        length_weight: Weight of the length classifier's loss.
     """
 
     def __init__(

@@ -39,9 +39,9 @@ class TranslationObjective:
     """Computes the loss of a batch at a step.
 
     Args:
-        settings: additions to teacher forcing.
-        label_smoothing: probability mass that is distributed evenly over the vocabulary.
-        compiled: whether to compile the loss of batches of fixed shape.
+        settings: Additions to teacher forcing.
+        label_smoothing: Probability mass that is distributed evenly over the vocabulary.
+        compiled: Whether to compile the loss of batches of fixed shape.
     """
 
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:

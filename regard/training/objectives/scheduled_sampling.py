@@ -62,9 +62,9 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     """Replace decoder inputs by predictions at random, except the first of each sentence.
 
     Args:
-        batch: the batch under teacher forcing.
-        predictions: one token per label; the prediction for a label replaces the input at the next position.
-        probability: probability of each replacement.
+        batch: The batch under teacher forcing.
+        predictions: One token per label; the prediction for a label replaces the input at the next position.
+        probability: Probability of each replacement.
 
     Returns:
         The mixed batch, and the proportion of inputs that were replaced.

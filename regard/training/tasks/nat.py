@@ -92,7 +92,7 @@ class NATTask(TranslationTask):
         CTC paths need a blank between repeated tokens, so that some more targets may not fit; the log counts those too.
 
         Raises:
-            UserError: no target fits.
+            UserError: No target fits.
         """
         config: Any = self.model.config
         if config.length == "classifier":

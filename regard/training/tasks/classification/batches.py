@@ -55,10 +55,10 @@ class ImageBatches:
     """Training batches without end; the images of an epoch that do not fill a batch are dropped, others each time.
 
     Args:
-        dataset: training images; if they are on the device, batches are gathered there.
-        preprocessing: size, normalisation and classes.
-        recipe: batch size and augmentation.
-        device: device of the batches.
+        dataset: Training images; if they are on the device, batches are gathered there.
+        preprocessing: Size, normalisation and classes.
+        recipe: Batch size and augmentation.
+        device: Device of the batches.
     """
 
     def __init__(

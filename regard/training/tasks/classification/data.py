@@ -54,7 +54,7 @@ def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress,
     If the images have the given classes, their order is kept.
 
     Raises:
-        UserError: the images cannot be used, or the store was made from others or with other settings.
+        UserError: The images cannot be used, or the store was made from others or with other settings.
     """
     store = recipe.data.store
     if store is None:
@@ -71,7 +71,7 @@ def write_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, c
     """Decode all images into an empty folder.
 
     Raises:
-        UserError: the images cannot be used.
+        UserError: The images cannot be used.
     """
     sets = open_sets(recipe, progress)
     if set(classes) == set(sets["train"].classes):
@@ -99,7 +99,7 @@ def open_sets(recipe: ClassificationRecipe, progress: Progress | None = None) ->
     """Open the training and validation images.
 
     Raises:
-        UserError: there are no such images, or their classes differ.
+        UserError: There are no such images, or their classes differ.
     """
     data = recipe.data
     if data.valid is None:
@@ -118,7 +118,7 @@ def _open_training_images(recipe: ClassificationRecipe) -> ImageSet:
     """Open the training split, or all images if there are no splits.
 
     Raises:
-        UserError: there are no images, or only one class.
+        UserError: There are no images, or only one class.
     """
     data = recipe.data
     try:
@@ -143,7 +143,7 @@ def check_images(folder: Path, recipe: ClassificationRecipe, owner: str) -> None
     """Check that the images are those that the data in a folder was made from; their location does not matter.
 
     Raises:
-        UserError: images were changed, added or removed.
+        UserError: Images were changed, added or removed.
     """
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     for name, images in open_sets(recipe).items():
@@ -160,7 +160,7 @@ def open_data(folder: Path, recipe: ClassificationRecipe, progress: Progress) ->
     """Open prepared data; recreate a store if it is damaged.
 
     Raises:
-        UserError: the images have changed.
+        UserError: The images have changed.
     """
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     home = recipe.data.store or folder

@@ -88,7 +88,7 @@ def find_pairs(folder: Path) -> list[Path]:
     """Return the folders with two images in a folder, sorted.
 
     Raises:
-        UserError: there are fewer than two, or one contains another number of images.
+        UserError: There are fewer than two, or one contains another number of images.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; data.images contains one folder with two images per pair")
@@ -106,7 +106,7 @@ def find_images(folder: Path) -> list[Path]:
     """Return the two images of a pair.
 
     Raises:
-        UserError: there are more or fewer.
+        UserError: There are more or fewer.
     """
     images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if len(images) != 2:

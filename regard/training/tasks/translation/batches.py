@@ -30,17 +30,17 @@ class TextBatch:
     """Sentence pairs, padded or packed, with the labels of the real target tokens.
 
     Attributes:
-        source: source tokens, (B, S) or packed (1, N).
-        source_layout: position of the sentences in `source`.
-        inputs: decoder inputs, from BOS to the last token, (B, T) or packed (1, N).
-        target_layout: position of the sentences in `inputs`.
-        labels: tokens to predict, from the first token to END, all sentences concatenated; a batch of fixed shape ends
+        source: Source tokens, (B, S) or packed (1, N).
+        source_layout: Position of the sentences in `source`.
+        inputs: Decoder inputs, from BOS to the last token, (B, T) or packed (1, N).
+        target_layout: Position of the sentences in `inputs`.
+        labels: Tokens to predict, from the first token to END, all sentences concatenated; a batch of fixed shape ends
             with IGNORE_INDEX.
-        real: index of each label in the flattened `inputs`; None if the batch is packed.
-        rows: rows of the corpus in this batch.
-        count: number of tokens that the loss is a sum over.
-        fixed_shape: whether the batch is filled to a `PackedShape`.
-        links: aligned tokens as rows (sentence, target position, source position), (L, 3).
+        real: Index of each label in the flattened `inputs`; None if the batch is packed.
+        rows: Rows of the corpus in this batch.
+        count: Number of tokens that the loss is a sum over.
+        fixed_shape: Whether the batch is filled to a `PackedShape`.
+        links: Aligned tokens as rows (sentence, target position, source position), (L, 3).
     """
 
     source: Tensor
@@ -132,12 +132,12 @@ def collate(
     """Build a batch of some rows of a corpus.
 
     Args:
-        corpus: tokens of all pairs.
-        rows: the pairs of this batch.
-        packed: whether to pack the sentences into one row instead of padding them.
-        pad: the padding token.
-        shape: shape to which a packed batch is filled.
-        count: given sources and targets, returns the number of tokens that the loss is a sum over.
+        corpus: Tokens of all pairs.
+        rows: The pairs of this batch.
+        packed: Whether to pack the sentences into one row instead of padding them.
+        pad: The padding token.
+        shape: Shape to which a packed batch is filled.
+        count: Given sources and targets, returns the number of tokens that the loss is a sum over.
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))

@@ -86,7 +86,7 @@ def write_data(
     """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given.
 
     Raises:
-        UserError: a file cannot be read or has the wrong content, or no pair remains.
+        UserError: A file cannot be read or has the wrong content, or no pair remains.
     """
     corpora = open_corpora(recipe.data, recipe.training.seed, progress)
     if vocabularies is None:
@@ -118,7 +118,7 @@ def use_shared_store(
     """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist.
 
     Raises:
-        UserError: the store was made from other files or with other settings; or as `write_data`.
+        UserError: The store was made from other files or with other settings; or as `write_data`.
     """
     make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, vocabularies), "tokens", progress)
     fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
@@ -147,7 +147,7 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
     """Open prepared data; recreate the token store if it is damaged.
 
     Raises:
-        UserError: the tokenizer, the validation pairs or the tokens have changed.
+        UserError: The tokenizer, the validation pairs or the tokens have changed.
     """
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     vocabularies = Vocabularies.load(folder)
@@ -235,7 +235,7 @@ def write_tokens(
     """Tokenise the training corpora into a store.
 
     Raises:
-        UserError: all pairs of a corpus are skipped.
+        UserError: All pairs of a corpus are skipped.
     """
     source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
 
@@ -261,7 +261,7 @@ def _select_valid_pairs(
     """Return the validation pairs for which the model has enough positions.
 
     Raises:
-        UserError: none remains.
+        UserError: None remains.
     """
     limit = recipe.max_positions()
     kept = []

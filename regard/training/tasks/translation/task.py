@@ -128,7 +128,7 @@ class TranslationTask(Task[TextBatch]):
         """Print what else is worth knowing about the data.
 
         Raises:
-            UserError: the data cannot be used with this model.
+            UserError: The data cannot be used with this model.
         """
 
     def initialise(self, initial: InitialModel) -> str:
@@ -144,12 +144,12 @@ class TranslationTask(Task[TextBatch]):
 
     def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[TextBatch]]:
         plans = shard.select(self._plan_from(position))
-        make = partial(_make, self.train, partial(self.collate, shape=self.shape))
+        collate_plan = partial(_collate_plan, self.train, partial(self.collate, shape=self.shape))
         workers = self.recipe.training.workers
-        made = map_in_workers(make, plans, workers) if workers else map(make, plans)
+        collated = map_in_workers(collate_plan, plans, workers) if workers else map(collate_plan, plans)
 
         def load_next(_: int) -> Positioned[TextBatch]:
-            item = next(made)
+            item = next(collated)
             return Positioned(item.batch.to(self.device), item.after)
 
         return prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
@@ -258,11 +258,11 @@ class TranslationTask(Task[TextBatch]):
         return Translator(model, self.translator.vocabularies, self.translator.languages)
 
 
-def _make(
+def _collate_plan(
     corpus: ParallelTokens, collate: Callable[..., TextBatch], planned: Positioned[Ints]
 ) -> Positioned[TextBatch]:
     batch = collate(corpus, planned.batch)
-    corpus.release_pages()  # pages of the memory-mapped corpus that were read
+    corpus.release_pages()  # frees the pages of the memory-mapped corpus that were read
     return Positioned(batch, planned.after)
 
 
