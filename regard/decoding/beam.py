@@ -21,16 +21,8 @@ from torch import Tensor
 
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, RequiredPhrases, TokenConstraints
-from regard.decoding.stepper import (
-    BeamNode,
-    Bools,
-    Doubles,
-    S,
-    Stepper,
-    TokenHypothesis,
-    build_hypotheses,
-    raise_if_nan,
-)
+from regard.decoding.stepper import BeamNode, Bools, Doubles, S, Stepper, TokenHypothesis
+from regard.errors import UserError
 
 Array = npt.NDArray[Any]
 
@@ -408,3 +400,25 @@ def _tokens_before(tree: Sequence[BeamNode], end: BeamNode) -> tuple[int, ...]:
         tokens.append(tree[node].token)
         node = tree[node].parent
     return tuple(reversed(tokens))
+
+
+# Results, also of greedy search
+
+
+def raise_if_nan(found: bool) -> None:
+    """Stop a search in which NaN scores were found.
+
+    Raises:
+        UserError: `found` is true.
+    """
+    if found:
+        raise UserError(
+            "the model returns NaN scores: its weights are damaged or its training has diverged; use another model, or "
+            "train again with a lower optim.lr"
+        )
+
+
+def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
+    """Convert rows of arrays to hypotheses; lengths include END."""
+    rows = zip(tokens.tolist(), log_probs.tolist(), lengths.tolist(), scores.tolist(), strict=True)
+    return [TokenHypothesis(row[: n - 1], score, row_log_probs[:n]) for row, row_log_probs, n, score in rows]

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import BeamSearch
+from regard.decoding.beam import BeamSearch, build_hypotheses, raise_if_nan
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
-from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis, build_hypotheses, raise_if_nan
+from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.ops.sampling import gumbel_noise, sample
 

@@ -11,9 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import Ints
-from regard.errors import UserError
-
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -95,22 +92,3 @@ class TokenHypothesis:
     score: float
     token_log_probs: list[float]
     tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)
-
-
-def raise_if_nan(found: bool) -> None:
-    """Stop a search in which NaN scores were found.
-
-    Raises:
-        UserError: `found` is true.
-    """
-    if found:
-        raise UserError(
-            "the model returns NaN scores: its weights are damaged or its training has diverged; use another model, or "
-            "train again with a lower optim.lr"
-        )
-
-
-def build_hypotheses(tokens: Ints, log_probs: Doubles, lengths: Ints, scores: Doubles) -> list[TokenHypothesis]:
-    """Convert rows of arrays to hypotheses; lengths include END."""
-    rows = zip(tokens.tolist(), log_probs.tolist(), lengths.tolist(), scores.tolist(), strict=True)
-    return [TokenHypothesis(row[: n - 1], score, row_log_probs[:n]) for row, row_log_probs, n, score in rows]

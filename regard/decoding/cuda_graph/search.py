@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from regard.attention.masks import pad_batch
+from regard.decoding.beam import raise_if_nan
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
 from regard.decoding.cuda_graph.capture import (
@@ -19,7 +20,7 @@ from regard.decoding.cuda_graph.capture import (
     padded_length,
 )
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
-from regard.decoding.stepper import TokenHypothesis, raise_if_nan
+from regard.decoding.stepper import TokenHypothesis
 from regard.models.transformer import Transformer
 from regard.ops.dispatch import on_device
 
