@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from attention import peer_fla, peer_routing
+from attention import flash_linear_attention, routing_transformer
 from torch import Tensor
 
 from regard.attention.linear import Linear
@@ -34,7 +34,9 @@ def measure_routing(bench: Bench) -> None:
             call = partial(kind, mask=Mask(causal=True))
             bench.compare("routing", f"{length}, {path}", call, inputs, waits=path == "clusters")
         dispatch.KERNELS_ENABLED = installed
-        bench.compare("routing", f"{length}, routing-transformer", Peer(peer_routing, length), inputs, waits=True)
+        bench.compare(
+            "routing", f"{length}, routing-transformer", Peer(routing_transformer, length), inputs, waits=True
+        )
 
 
 def measure_linear(bench: Bench) -> None:
@@ -57,7 +59,9 @@ def measure_linear(bench: Bench) -> None:
                 linear_kernels.MIN_PROGRAMS = usual
             del exact
         tokens_first = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
-        bench.compare("linear", f"{length}, causal, flash-linear-attention", Peer(peer_fla, length), tokens_first)
+        bench.compare(
+            "linear", f"{length}, causal, flash-linear-attention", Peer(flash_linear_attention, length), tokens_first
+        )
 
 
 def _linearly(inputs: list[Tensor], grad: Tensor, mask: Mask) -> list[Tensor]:

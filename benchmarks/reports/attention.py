@@ -57,7 +57,7 @@ def _write_cost(result: Result) -> str:
         "states other lengths.",
         table((*heads, "other libraries, same work"), (_cost_of(kind, costs, result) for kind in kinds)),
         _write_flat(kinds, costs),
-        _write_quicker(costs, result["peers"]),
+        _write_quicker(costs, result["other_libraries"]),
     )
 
 
@@ -81,7 +81,11 @@ def _cost_of(kind: str, costs: Costs, result: Result) -> tuple[str, ...]:
         _show_law(fit(memory, *FITTED), FITTED[1]),
         "" if kind == "full" else overtakes,
         f"{longest:,}: {time[longest] * 1e3:,.1f} ms, {memory[longest] / 2**20:,.0f} MiB",
-        "; ".join(_compare(costs, kind, peer, result) for peer, same in result["peers"].items() if same == kind),
+        "; ".join(
+            _compare(costs, kind, library, result)
+            for library, same in result["other_libraries"].items()
+            if same == kind
+        ),
     )
 
 
@@ -92,14 +96,14 @@ def _show_law(law: Law | None, longest: int) -> str:
     return str(law) if law.longest == longest else f"{law} ({law.shortest:,} to {law.longest:,})"
 
 
-def _compare(costs: Costs, kind: str, peer: str, result: Result) -> str:
+def _compare(costs: Costs, kind: str, library: str, result: Result) -> str:
     """Another library relative to ours at the longest common length."""
-    if peer not in costs:
-        failed = any(row["name"] == peer for row in result["rows"])
-        return f"{peer}: {'does not run on this machine' if failed else 'not measured'}"
-    longest = max(costs[peer]["both"].keys() & costs[kind]["both"].keys())
-    time, memory = (costs[peer][what][longest] / costs[kind][what][longest] for what in ("both", "both_bytes"))
-    return f"{peer} at {longest:,}: {time:.2f}× our time, {memory:.2f}× our memory"
+    if library not in costs:
+        failed = any(row["name"] == library for row in result["rows"])
+        return f"{library}: {'does not run on this machine' if failed else 'not measured'}"
+    longest = max(costs[library]["both"].keys() & costs[kind]["both"].keys())
+    time, memory = (costs[library][what][longest] / costs[kind][what][longest] for what in ("both", "both_bytes"))
+    return f"{library} at {longest:,}: {time:.2f}× our time, {memory:.2f}× our memory"
 
 
 def _write_flat(kinds: list[str], costs: Costs) -> str:
@@ -118,18 +122,18 @@ def _write_flat(kinds: list[str], costs: Costs) -> str:
     )
 
 
-def _write_quicker(costs: Costs, peers: dict[str, str]) -> str:
+def _write_quicker(costs: Costs, libraries: dict[str, str]) -> str:
     """Lengths at which another library is faster."""
     found = []
-    for peer, kind in peers.items():
-        if not kind or peer not in costs or kind not in costs:
+    for library, kind in libraries.items():
+        if not kind or library not in costs or kind not in costs:
             continue
         for measure, name in MEASURES.items():
-            ours, theirs = costs[kind][measure], costs[peer][measure]
+            ours, theirs = costs[kind][measure], costs[library][measure]
             quicker = [n for n in sorted(ours.keys() & theirs.keys()) if theirs[n] < ours[n]]
             if quicker:
                 times = (f"{n:,} ({theirs[n] * 1e3:.2f} against {ours[n] * 1e3:.2f} ms)" for n in quicker)
-                found.append(f"{peer} in {name} at {_join(list(times))}")
+                found.append(f"{library} in {name} at {_join(list(times))}")
     if not found:
         return "No other library is faster at any measured length."
     return f"Other libraries are faster in these cases: {'; '.join(found)}."
