@@ -32,8 +32,8 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary
 from regard.layers import EncoderBlock, FeedForward
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 
 KINDS: dict[str, Any] = {
     "full": {"kind": "full"},
@@ -136,7 +136,7 @@ def run_corpus(kind: str, seed: int, steps: int | None, device: torch.device) ->
     """Train the demo recipe with this kind of attention."""
     changes = [f"model.attention={json.dumps(KINDS[kind])}", f"training.device={device.type}", f"training.seed={seed}"]
     changes += [] if steps is None else [f"training.steps={steps}", f"training.validate_every={steps}"]
-    recipe = Recipe.load(Path("demo"), changes)
+    recipe = load_recipe(Path("demo"), changes)
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_recipe(recipe, Path(folder) / "run")
     return {**outcome.scores, "steps": outcome.steps, "seconds": round(outcome.seconds, 1)}

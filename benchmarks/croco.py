@@ -29,19 +29,19 @@ from torch import Tensor
 from regard.data.two_view.stereo import read_scenes
 from regard.models.croco import CroCo
 from regard.runtime import choose_device
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.tasks.croco.recipe import CroCoRecipe
 from regard.training.tasks.croco.task import predict_disparity
+from regard.training.tasks.registry import load_recipe
 
 VALIDATIONS = 10
 MAX_RAMP_SHARE, MAX_WARM_UP_SHARE = 1 / 5, 1 / 10
 """Maximum shares of the steps in which the mask ratio and the learning rate rise."""
 
 
-def load_recipe(name: str, changes: list[str], steps: int | None, settings: dict[str, Any]) -> CroCoRecipe:
+def load_shortened_recipe(name: str, changes: list[str], steps: int | None, settings: dict[str, Any]) -> CroCoRecipe:
     """Load a recipe; fewer steps also shorten the ramp of the mask ratio and the warm-up of the learning rate."""
-    recipe = CroCoRecipe.load(Path(name), changes, settings)
+    recipe = load_recipe(Path(name), changes, settings, expected=CroCoRecipe)
     if steps is None:
         return recipe
     intervals = {"validate_every": max(1, -(-steps // VALIDATIONS)), "checkpoint_every": steps}
@@ -56,7 +56,7 @@ def load_recipe(name: str, changes: list[str], steps: int | None, settings: dict
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train cross-view completion."""
     device = {"training.device": arguments.device}
-    recipe = load_recipe("croco-scenes", arguments.set, arguments.steps, device)
+    recipe = load_shortened_recipe("croco-scenes", arguments.set, arguments.steps, device)
     out = arguments.out / "completion"
     outcome = run_recipe(recipe, out)
     pairs = outcome.steps * recipe.batch.pairs
@@ -78,7 +78,7 @@ def read_validations(run: Path) -> list[dict[str, Any]]:
 def train_disparity(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train disparity from the weights of the completion and from random weights, for the same number of steps."""
     completion = arguments.out / "completion"
-    source = Recipe.load(completion / "recipe.yaml")
+    source = load_recipe(completion / "recipe.yaml")
     assert isinstance(source, CroCoRecipe)
     sizes = {key: value for key, value in source.model.items() if key not in ("kind", "head")}
     shared = {"training.device": arguments.device, "data.scenes": source.data.scenes.model_dump(mode="json")}
@@ -90,7 +90,7 @@ def train_disparity(arguments: argparse.Namespace) -> dict[str, Any]:
     device = choose_device(arguments.device)
     result: dict[str, Any] = {}
     for name, settings in variants.items():
-        recipe = load_recipe("disparity-scenes", arguments.set_disparity, arguments.disparity_steps, settings)
+        recipe = load_shortened_recipe("disparity-scenes", arguments.set_disparity, arguments.disparity_steps, settings)
         out = arguments.out / f"disparity-{name}"
         result[name] = {"steps": run_recipe(recipe, out).steps, "log": read_validations(out)}
         if arguments.data is not None:

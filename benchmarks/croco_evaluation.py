@@ -19,9 +19,9 @@ from regard.inspection.two_view import draw_matches, draw_reconstructions, find_
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
-from regard.training.recipe import Recipe
 from regard.training.tasks.croco.data import HELD_OUT
 from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.registry import load_recipe
 
 LAYER_SCENES, TEST, LARGE_BASELINE, DISJOINT = (factor * HELD_OUT for factor in (2, 3, 4, 5))
 """First index of the scenes that select the layer, that resemble training, of largest baseline, without overlap."""
@@ -36,7 +36,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """Score the run in OUT/completion on held-out scenes and on photographs, and check the criteria."""
     run = arguments.out / "completion"
     device = choose_device(arguments.device)
-    recipe = Recipe.load(run / "recipe.yaml")
+    recipe = load_recipe(run / "recipe.yaml")
     assert isinstance(recipe, CroCoRecipe)
     model, mask_ratio, seed = load_croco(run, device), recipe.completion.mask_ratio, recipe.training.seed
     usual, disjoint = recipe.data.scenes.changed(disjoint=0.0), recipe.data.scenes.changed(disjoint=1.0)

@@ -27,6 +27,8 @@ import numpy as np
 import torch
 from harness import environment, save_result
 
+from regard.training.tasks.registry import load_recipe
+
 ALLOWED_MB = 100
 FIRST_BATCH_SECONDS = 5
 SECONDS_BETWEEN_SAMPLES = 0.25
@@ -166,12 +168,11 @@ def describe(samples: Samples) -> dict[str, Any]:
 def make_all_batches(run: Path) -> None:
     """Make all batches of the first epoch of a run, and print counts."""
     from regard.training.progress import Progress
-    from regard.training.recipe import Recipe
     from regard.training.state import DataShard, Position
     from regard.training.tasks.translation.task import TranslationTask
 
     start = time.perf_counter()
-    recipe, progress = Recipe.load(run / "recipe.yaml"), Progress(1)
+    recipe, progress = load_recipe(run / "recipe.yaml"), Progress(1)
     task = TranslationTask.open(run / "data", recipe, torch.device("cpu"), progress)
     seen = np.zeros(len(task.train), bool)
     batches = sentences = 0

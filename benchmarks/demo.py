@@ -15,8 +15,8 @@ from harness import environment, save_result
 from regard.data.builtin.corpus import load_examples
 from regard.evaluation import bleu, exact_match
 from regard.pipelines.translator import Translator
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 
 MAX_SECONDS, MIN_BLEU, MIN_EXACT = 120, 97, 93
 EXPECTED = {"I love apples": "我喜欢苹果", "I am human": "我是人类"}
@@ -24,7 +24,7 @@ EXPECTED = {"I love apples": "我喜欢苹果", "I am human": "我是人类"}
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run_recipe(Recipe.load(Path("demo")), Path(folder) / "run")
+        outcome = run_recipe(load_recipe(Path("demo")), Path(folder) / "run")
         translator = Translator.load(Path(folder) / "run")
     examples = load_examples("test")
     references = [example.pair.target for example in examples]

@@ -17,8 +17,8 @@ from regard.decoding.config import SearchSettings
 from regard.evaluation import bleu
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     overrides = {f"data.{key}": str(data / f"{name}.gz") for key, name in files.items()} | {
         "training.seed": arguments.seed
     }
-    recipe = Recipe.load(Path("multi30k-en-de"), arguments.changes, overrides)
+    recipe = load_recipe(Path("multi30k-en-de"), arguments.changes, overrides)
     outcome = run_recipe(recipe, out / "run")
     device = choose_device("auto")
     translator = Translator.load(out / "run" / "best", device=device)

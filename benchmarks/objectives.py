@@ -33,8 +33,8 @@ from regard.runtime import choose_device
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
 from regard.training.objectives.objective import symmetric_kl
 from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 
 WIDTH, LAYER, HEAD = 0.1, 1, 0
 # Minimum share of the guided head's attention on the prior, and maximum share of the same head without guidance.
@@ -76,7 +76,7 @@ class Benchmark:
         files = {f"data.{key}": str(self.folder / value) for key, value in FILES.items()}
         rest = {"training.steps": self.steps, "training.validate_every": self.steps, "training.device": self.device}
         print(f"== {name}")
-        return run_recipe(Recipe.load(None, [], MODEL | files | rest | changes), self.folder / name).seconds
+        return run_recipe(load_recipe(None, [], MODEL | files | rest | changes), self.folder / name).seconds
 
     def train_all(self, runs: dict[str, dict[str, Any]], jobs: int) -> dict[str, tuple[Path, float]]:
         """Train all runs, `jobs` at a time in separate processes; return the folder and the seconds of each."""

@@ -18,6 +18,7 @@ from regard.data.builtin import corpus
 from regard.data.text.pairs import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
@@ -73,7 +74,7 @@ PARTS = (SUBJECTS, VERBS, OBJECTS)
 def small_recipe(source: Path, target: Path | None = None, **changes: object) -> Recipe:
     """Return the recipe of the small model; changes are written group__key=value."""
     files = {"data.source": str(source)} | ({} if target is None else {"data.target": str(target)})
-    return Recipe.load(None, [], SMALL | files | {key.replace("__", "."): value for key, value in changes.items()})
+    return load_recipe(None, [], SMALL | files | {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def settings_of(recipe: dict[str, object]) -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from regard.training.recipe import Recipe
+from regard.training.tasks.registry import load_recipe
 
 COLOURS = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 SHORT = {
@@ -52,4 +53,4 @@ def paint(folder: Path, number: int, seed: int, size: int = 8, classes: dict[str
 def image_recipe(images: Path, model: Mapping[str, object] = TINY, **changes: object) -> Recipe:
     """Return the recipe of a small model; changes are written group__key=value."""
     named = {key.replace("__", "."): value for key, value in changes.items()}
-    return Recipe.load(None, [], {**model, "data.images": str(images), **named})
+    return load_recipe(None, [], {**model, "data.images": str(images), **named})

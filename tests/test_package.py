@@ -17,7 +17,7 @@ import regard
 from regard.cli import app
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.training.recipe import Recipe
+from regard.training.tasks.registry import load_recipe
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
@@ -167,7 +167,7 @@ def is_known(key: str) -> bool:
     group, _, name = key.rpartition(".")
     change = f"data.corpora=[{{source: a, {name}: null}}]" if group == "data.corpora" else f"{key}=null"
     try:
-        Recipe.load(None, [change], {} if group == "data.corpora" else {"data.builtin": "en-zh"})
+        load_recipe(None, [change], {} if group == "data.corpora" else {"data.builtin": "en-zh"})
     except UserError as error:
         return "unknown key" not in str(error)
     return True

@@ -37,11 +37,11 @@ def demo(
 def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
     """Train the recipe `demo`, score it on held-out sentences, and translate and draw examples."""
     from regard.pipelines.translator import Translator
-    from regard.training.recipe import Recipe
     from regard.training.run import run_recipe
+    from regard.training.tasks.registry import load_recipe
 
     print("Training a small Transformer on the built-in English-Chinese corpus.")
-    outcome = run_recipe(Recipe.load(Path("demo"), overrides), out)
+    outcome = run_recipe(load_recipe(Path("demo"), overrides), out)
     print(f"Trained in {outcome.seconds:.0f} s.\n")
     translator = Translator.load(out)
     score_held_out(translator)
@@ -98,9 +98,10 @@ def run_vision_demo(out: Path, overrides: Sequence[str]) -> None:
     from regard.pipelines.classifier import Classifier
     from regard.training.run import run_recipe
     from regard.training.tasks.classification.recipe import ClassificationRecipe
+    from regard.training.tasks.registry import load_recipe
 
     images = out.with_name(f"{out.name}-images")
-    recipe = ClassificationRecipe.load(Path("shapes"), overrides, {"data.images": str(images)})
+    recipe = load_recipe(Path("shapes"), overrides, {"data.images": str(images)}, expected=ClassificationRecipe)
     with rendered_shapes(images, out):
         print("Training a small Vision Transformer on them.")
         outcome = run_recipe(recipe, out)

@@ -121,6 +121,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
     from regard.data.text.pairs import Pair
     from regard.data.text.readers import PAIR_SUFFIXES, format_suffix, read_lines, read_parallel
     from regard.training.distillation import Corpus
+    from regard.training.tasks.registry import load_recipe
     from regard.training.tasks.translation.data import open_corpora
     from regard.training.tasks.translation.recipe import TranslationRecipe
 
@@ -129,7 +130,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
     if recipe is not None:
         if tgt is not None:
             raise UserError("--tgt belongs to --src; a recipe names its own files")
-        loaded = TranslationRecipe.load(recipe, overrides)
+        loaded = load_recipe(recipe, overrides, expected=TranslationRecipe)
         return Corpus(open_corpora(loaded.data, loaded.training.seed).pairs, has_references=True)
     assert src is not None
     if overrides:

@@ -25,9 +25,9 @@ def train(
 ) -> None:
     """Train a translator on parallel text, a classifier on images, or a CroCo model on pairs of views."""
     from regard.training.distributed import is_main, report_errors_once
-    from regard.training.recipe import Recipe, builtin_recipes
+    from regard.training.recipe import builtin_recipes
     from regard.training.run import run_recipe
-    from regard.training.tasks.registry import task_of
+    from regard.training.tasks.registry import load_recipe, task_of
 
     with exit_on_interruption(), report_errors_once():
         if recipe is None and src is None and data is None and not overrides:
@@ -44,7 +44,7 @@ def train(
             given["data.builtin"] = None
         if data is not None and recipe is None:
             given["model.kind"] = "vit"  # unless --set chooses another kind
-        loaded = Recipe.load(recipe, overrides or [], given)
+        loaded = load_recipe(recipe, overrides or [], given)
         outcome = run_recipe(loaded, out)
     if not is_main():
         return

@@ -9,6 +9,7 @@ from regard.data.text.readers import read_jsonl
 from regard.errors import UserError
 from regard.training.recipe import Recipe
 from regard.training.resume import DATA, RECIPE, is_run
+from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.data import VALID, take_evenly
 from regard.training.tasks.translation.recipe import TranslationRecipe
 
@@ -31,7 +32,7 @@ def open_run(path: Path, changes: Sequence[str] = ()) -> tuple[Path, Recipe]:
     if folder is None:
         problem = "no such run" if not path.exists() else f"not a run ({RECIPE} and its data are missing)"
         raise UserError(f"{path}: {problem}; training steps are defined by a recipe, so give the folder of a run")
-    return folder, Recipe.load(folder / RECIPE, changes)
+    return folder, load_recipe(folder / RECIPE, changes)
 
 
 def validation_sentences(path: Path, most: int) -> list[str]:

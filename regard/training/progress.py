@@ -6,18 +6,27 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console
 
 from regard.runtime import ProgressBar
-from regard.training.task import Sample
 
 MAX_SHOWN = 60
 """Characters of a sample sentence that are shown."""
 REPORT_INTERVAL = 10.0
 """Seconds between messages about data preparation."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An input from the validation set, its reference, and the model's output."""
+
+    source: str
+    reference: str
+    translation: str
 
 
 class OutputConsole(Console):

@@ -125,44 +125,6 @@ class Recipe(Settings, ABC):
         optim: OptimSettings
         training: TrainingSettings
 
-    @classmethod
-    def load(cls, path: Path | None, changes: Sequence[str] = (), given: dict[str, Any] | None = None) -> Self:
-        """Read a recipe from a file or by the name of a built-in one, and change some of its values.
-
-        Args:
-            path: the file or name; None for an empty recipe.
-            changes: changes of the form `group.key=value` with a YAML value, applied last.
-            given: values by `group.key`.
-
-        Raises:
-            UserError: the file cannot be read, a key is unknown, a value is wrong, or the recipe is for another task.
-        """
-        from regard.training.tasks.registry import check_groups, task_of  # which imports the subclasses
-
-        where = str(path) if path else "settings"
-        values: Any = {} if path is None else _read_yaml(path) or {}
-        if not isinstance(values, dict):
-            raise UserError(f"{where}: a recipe consists of keys and values, not {type(values).__name__}")
-        for key, value in (given or {}).items():
-            _set_value(values, key, value, where)
-        for change in changes:
-            key, equals, text = change.partition("=")
-            if not equals:
-                raise UserError(f"--set {change}: write key=value, such as optim.lr=3e-4")
-            try:
-                _set_value(values, key.strip(), yaml.load(text, _Loader), f"--set {change}")
-            except yaml.YAMLError:
-                raise UserError(f"--set {change}: the value is not valid YAML") from None
-        model = values.get("model")
-        kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
-        check_groups(kind, values, where)
-        recipe = task_of(kind).recipe_type.parse(values, where)
-        if not isinstance(recipe, cls):
-            raise UserError(f"{where}: a recipe for model.kind={kind} cannot be used here")
-        if recipe.init.folder is None:  # otherwise the folder determines the keys that are not given
-            recipe.check_model()
-        return recipe
-
     @property
     def kind(self) -> str:
         """Kind of the model."""
@@ -197,6 +159,25 @@ class Recipe(Settings, ABC):
 
     def _flatten(self, values: dict[str, dict[str, Any]]) -> dict[str, Any]:
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
+
+
+def read_recipe_values(path: Path | None, overrides: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the values of a recipe, without validating them; see `load_recipe`."""
+    where = str(path) if path else "settings"
+    values: Any = {} if path is None else _read_yaml(path) or {}
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: a recipe consists of keys and values, not {type(values).__name__}")
+    for key, value in given.items():
+        _set_value(values, key, value, where)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise UserError(f"--set {override}: write key=value, such as optim.lr=3e-4")
+        try:
+            _set_value(values, key.strip(), yaml.load(text, _Loader), f"--set {override}")
+        except yaml.YAMLError:
+            raise UserError(f"--set {override}: the value is not valid YAML") from None
+    return values
 
 
 def kind_of(model: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -34,7 +34,7 @@ from regard.training.resume import (
     write_recipe,
 )
 from regard.training.task import InitialModel, Task
-from regard.training.tasks.registry import task_of
+from regard.training.tasks.registry import load_recipe, task_of
 
 
 def run_recipe(recipe: Recipe, out: Path) -> RunResult:
@@ -159,7 +159,7 @@ class Run:
 
     def _load_checkpoint(self) -> tuple[Recipe, Checkpoint | None]:
         """Return the recipe with what was decided when the run began, and the checkpoint to resume from."""
-        recipe, old = self.recipe, Recipe.load(self.out / RECIPE)
+        recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
         if recipe.kind == old.kind:
             recipe = recipe.resolve_resumed(old, self.out)
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)

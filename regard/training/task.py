@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.training.progress import Progress, Sample
 from regard.training.state import DataShard, Position, Positioned
 
 if TYPE_CHECKING:
-    from regard.training.progress import Progress
     from regard.training.recipe import Recipe
 
 B = TypeVar("B")
@@ -31,15 +31,6 @@ class LossSum:
     count: int  # number of tokens that it is a sum over
     logged: dict[str, Tensor] = field(default_factory=dict)
     """Further sums for the metrics log, detached; all batches of a step have the same names."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """An input from the validation set, its reference, and the model's output."""
-
-    source: str
-    reference: str
-    translation: str
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from regard.attention.positions import grid_positions
 from regard.data.two_view.stereo import StereoPair
 from regard.evaluation.croco import CompletionScores, LabelledPairs
 from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.registry import load_recipe
 
 LAYER = "decoder.0.cross"
 CPU = torch.device("cpu")
@@ -68,7 +69,7 @@ def share_at_same_position(pairs: LabelledPairs, patch: int) -> float:
 
 
 def test_most_matches_are_not_at_the_same_position() -> None:
-    recipe = CroCoRecipe.load(Path("croco-scenes"), [], {})
+    recipe = load_recipe(Path("croco-scenes"), [], {}, expected=CroCoRecipe)
     settings = recipe.data.scenes.changed(disjoint=0.0, gradual=False)
     patch = recipe.model_settings().patch
     (pairs,) = croco_evaluation.render_labelled(settings, 1, croco_evaluation.LARGE_BASELINE, 96, CPU)

@@ -17,13 +17,13 @@ from benchmarks.reports import nat as report
 from regard import Translator
 from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.models.nat import NATransformer, NATransformerConfig
-from regard.training.recipe import Recipe
+from regard.training.tasks.registry import load_recipe
 from tests.interop.random_models import random_translator
 
 
 @pytest.mark.parametrize("student", script.STUDENTS.values(), ids=script.STUDENTS)
 def test_students_have_valid_recipes(student: script.Student) -> None:
-    recipe = Recipe.load(Path("multi30k-en-de"), student.changes)
+    recipe = load_recipe(Path("multi30k-en-de"), student.changes)
     assert recipe.training.validate_every <= recipe.training.steps
     assert recipe.training.steps % recipe.training.validate_every == 0
 

@@ -20,6 +20,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import Command
 from tests.forks import Forked
 
@@ -171,7 +172,7 @@ def test_console_script_prints_the_same_error(case: str, here: Path, shell: Comm
 
 def test_python_api_raises_the_same_error(here: Path, command: Command) -> None:
     by_command = command(*train("--src", "good.en", "--tgt", "short.zh")).error
-    recipe = Recipe.load(None, [], {"data.source": "good.en", "data.target": "short.zh"})
+    recipe = load_recipe(None, [], {"data.source": "good.en", "data.target": "short.zh"})
     with pytest.raises(UserError) as error:
         run_recipe(recipe, here / "out")
     assert str(error.value) == by_command

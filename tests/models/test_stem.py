@@ -15,8 +15,8 @@ from regard.interop.torchvision import to_torchvision
 from regard.models.folder import CONFIG, load_model, save_model
 from regard.models.stem import ConvolutionalStem
 from regard.models.vit import ViT, ViTConfig
-from regard.training.recipe import Recipe
 from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import Command
 from tests.images import TINY
 
@@ -81,7 +81,7 @@ def test_stem_depth_is_the_number_of_convolutions_per_resolution() -> None:
 
 
 def test_cifar10_recipe_has_a_small_model_with_a_convolutional_stem() -> None:
-    recipe = Recipe.load(Path("cifar10"))
+    recipe = load_recipe(Path("cifar10"))
     assert isinstance(recipe, ClassificationRecipe)
     config = recipe.model_config_for(10, 3)
     assert isinstance(config, ViTConfig)

@@ -24,6 +24,7 @@ from regard.training.bench import (
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.step_timing import MIN_GROUPS, StepTiming
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import Command, small_recipe
 from tests.training.tasks.test_croco import recipe as two_views
 
@@ -145,7 +146,7 @@ def test_every_variant_is_a_valid_recipe_or_has_a_reason(tmp_path: Path) -> None
     errors = []
     for changes in list_changes(taught, GPU):
         try:
-            Recipe.load(tmp_path / "recipe.yaml", changes)
+            load_recipe(tmp_path / "recipe.yaml", changes)
         except UserError as error:
             errors.append(f"{changes[-1]}: {error}")
     assert len(errors) == 3  # two CUDA-graph variants, one compiled

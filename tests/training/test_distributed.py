@@ -36,9 +36,9 @@ from regard.training.distributed import (
 )
 from regard.training.parallelism import _parameters_only
 from regard.training.progress import Progress
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import TrainingState
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import ENVIRONMENT, SMALL, settings_of, small_recipe
 from tests.forks import Forked
 from tests.images import TINY
@@ -221,7 +221,7 @@ def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, t
 
 def test_two_processes_agree_with_one_on_images(painted: Path, tmp_path: Path) -> None:
     settings = TINY | {"optim.accumulate": 2, "augmentation.preset": "strong", "training.steps": 6, "training.ema": 0.5}
-    run_recipe(Recipe.load(None, [], settings | {"data.images": str(painted)}), tmp_path / "alone")
+    run_recipe(load_recipe(None, [], settings | {"data.images": str(painted)}), tmp_path / "alone")
     launch(2, tmp_path, ["train", "--data", str(painted), "--out", str(tmp_path / "two"), *settings_of(settings)])
     ours, theirs = weights(tmp_path / "two", "last"), weights(tmp_path / "alone", "last")
     for name in theirs:

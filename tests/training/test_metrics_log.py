@@ -10,10 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from regard.errors import UserError
 from regard.training.metrics_log import MetricsLog
-from regard.training.progress import Progress
+from regard.training.progress import Progress, Sample
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.task import Sample, sample_indices
+from regard.training.task import sample_indices
 from tests.conftest import SMALL, settings_of
 from tests.training.test_loop import log
 

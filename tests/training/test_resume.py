@@ -17,6 +17,7 @@ from regard.training.recipe import Recipe
 from regard.training.resume import rewind
 from regard.training.run import run_recipe
 from regard.training.task import DivergedError, Validation
+from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 
@@ -288,7 +289,7 @@ def test_intervals_and_device_may_change(make: MakeRun, uninterrupted: Path, cra
     run_recipe(recipe, crashed)
     assert weights(crashed) == weights(uninterrupted)
     assert [path.name for path in (crashed / "checkpoints").glob("step-*")] == ["step-00000010"]
-    assert Recipe.load(crashed / "recipe.yaml").training == recipe.training
+    assert load_recipe(crashed / "recipe.yaml").training == recipe.training
 
 
 def test_explicit_default_is_not_a_change(make: MakeRun, uninterrupted: Path, crashed: Path) -> None:

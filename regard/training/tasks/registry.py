@@ -1,13 +1,14 @@
-"""The tasks by the kind of model that a recipe selects."""
+"""The tasks by the kind of model that a recipe selects, and how recipes are loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from regard.config import Settings
 from regard.errors import UserError
-from regard.training.recipe import Recipe
+from regard.training.recipe import DEFAULT_KIND, Recipe, kind_of, read_recipe_values
 from regard.training.task import Task
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.croco.task import CroCoTask
@@ -32,6 +33,36 @@ def task_of(kind: str) -> type[Task[Any]]:
     if kind not in TASKS:
         raise UserError(f"model.kind: {kind!r} is not one of {', '.join(TASKS)}")
     return TASKS[kind]
+
+
+def load_recipe(
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    given: Mapping[str, Any] | None = None,
+    expected: type[Recipe] = Recipe,
+) -> Any:
+    """Read a recipe from a file or by the name of a built-in one, and change some of its values.
+
+    Args:
+        path: the file or name; None for an empty recipe.
+        overrides: changes of the form `group.key=value` with a YAML value, applied last.
+        given: values by `group.key`.
+        expected: the type of recipe that the caller needs and gets.
+
+    Raises:
+        UserError: the file cannot be read, a key is unknown, a value is wrong, or the recipe is for another task.
+    """
+    where = str(path) if path else "settings"
+    values = read_recipe_values(path, overrides, given or {})
+    model = values.get("model")
+    kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
+    check_groups(kind, values, where)
+    recipe = task_of(kind).recipe_type.parse(values, where)
+    if not isinstance(recipe, expected):
+        raise UserError(f"{where}: a recipe for model.kind={kind} cannot be used here")
+    if recipe.init.folder is None:  # otherwise the folder determines the keys that are not given
+        recipe.check_model()
+    return recipe
 
 
 def check_groups(kind: str, values: Mapping[str, Any], where: str) -> None:

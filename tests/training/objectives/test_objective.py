@@ -22,6 +22,7 @@ from regard.training.objectives.objective import (
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import LossMeter
+from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.batches import TextBatch, collate
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
@@ -203,7 +204,7 @@ def test_r_drop_reduces_the_divergence(
 
 def test_settings_can_be_set_on_the_command_line() -> None:
     changes = ["objective.r_drop=1", "objective.scheduled_sampling.half_life=50", "objective.guided_attention.steps=9"]
-    recipe = TranslationRecipe.load(None, changes, {"data.builtin": "en-zh"})
+    recipe = load_recipe(None, changes, {"data.builtin": "en-zh"}, expected=TranslationRecipe)
     assert recipe.objective.r_drop == 1
     assert recipe.objective.scheduled_sampling is not None
     assert recipe.objective.scheduled_sampling.half_life == 50
@@ -217,7 +218,7 @@ def test_settings_can_be_set_on_the_command_line() -> None:
 def test_group_that_is_null_in_the_file_can_be_set(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("data: {builtin: en-zh}\nobjective: {scheduled_sampling: null}\n")
-    recipe = TranslationRecipe.load(path, ["objective.scheduled_sampling.half_life=7"])
+    recipe = load_recipe(path, ["objective.scheduled_sampling.half_life=7"], expected=TranslationRecipe)
     assert recipe.objective.scheduled_sampling is not None
 
 
@@ -233,5 +234,5 @@ def test_group_that_is_null_in_the_file_can_be_set(tmp_path: Path) -> None:
 )
 def test_errors_name_the_wrong_setting(change: str, message: str) -> None:
     with pytest.raises(UserError) as error:
-        Recipe.load(None, [change], {"data.builtin": "en-zh"})
+        load_recipe(None, [change], {"data.builtin": "en-zh"})
     assert message in str(error.value)

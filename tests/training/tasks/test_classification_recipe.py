@@ -6,9 +6,8 @@ import pytest
 
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.training.recipe import Recipe
 from regard.training.tasks.classification.recipe import ClassificationRecipe
-from regard.training.tasks.registry import TASKS, task_of
+from regard.training.tasks.registry import TASKS, load_recipe, task_of
 from regard.training.tasks.translation.recipe import TranslationRecipe
 
 GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
@@ -17,7 +16,7 @@ GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
 def test_every_kind_of_model_has_a_task() -> None:
     assert TASKS.keys() == MODELS.keys() - {"bert"}  # imported only
     with pytest.raises(UserError, match="'bert' is not one of transformer, nat, vit, swin, croco"):
-        Recipe.load(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
+        load_recipe(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
 
 
 @pytest.mark.parametrize(
@@ -31,13 +30,13 @@ def test_every_kind_of_model_has_a_task() -> None:
 )
 def test_unknown_kind_is_reported_first(recipe: Path | None, given: dict[str, str]) -> None:
     with pytest.raises(UserError) as error:
-        Recipe.load(recipe, ["model.kind=swim"], given)
+        load_recipe(recipe, ["model.kind=swim"], given)
     assert str(error.value) == "model.kind: 'swim' is not one of transformer, nat, vit, swin, croco"
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])
 def test_kind_of_the_model_selects_the_recipe_type(kind: str) -> None:
-    recipe = Recipe.load(None, [], GIVEN | {"model.kind": kind})
+    recipe = load_recipe(None, [], GIVEN | {"model.kind": kind})
     assert isinstance(recipe, ClassificationRecipe)
     assert isinstance(recipe, task_of(kind).recipe_type)
     config = recipe.model_config_for(7, 1)
@@ -48,7 +47,7 @@ def test_recipe_of_another_task_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("model: {kind: vit}\ndata: {images: somewhere}\n")
     with pytest.raises(UserError, match=r"r\.yaml: a recipe for model.kind=vit cannot be used here"):
-        TranslationRecipe.load(path)
+        load_recipe(path, expected=TranslationRecipe)
 
 
 @pytest.mark.parametrize(
@@ -68,19 +67,19 @@ def test_recipe_of_another_task_is_rejected(tmp_path: Path) -> None:
 )
 def test_wrong_setting_is_rejected(change: str, message: str) -> None:
     with pytest.raises(UserError) as error:
-        Recipe.load(None, [change], GIVEN)
+        load_recipe(None, [change], GIVEN)
     assert message in str(error.value)
 
 
 def test_patience_without_monitored_score_is_rejected() -> None:
     with pytest.raises(UserError, match="patience has no effect with monitor=last"):
-        Recipe.load(None, ["training.monitor=last", "training.patience=3"], GIVEN)
-    newest, best = (Recipe.load(None, [f"training.monitor={monitor}"], GIVEN) for monitor in ("last", "auto"))
+        load_recipe(None, ["training.monitor=last", "training.patience=3"], GIVEN)
+    newest, best = (load_recipe(None, [f"training.monitor={monitor}"], GIVEN) for monitor in ("last", "auto"))
     assert newest.training.keeps_newest and not best.training.keeps_newest
 
 
 def test_default_image_size_is_that_of_the_preset() -> None:
-    small = Recipe.load(None, ["model.preset=small"], GIVEN)
-    given = Recipe.load(None, ["model.preset=small", "data.size=64"], GIVEN)
+    small = load_recipe(None, ["model.preset=small"], GIVEN)
+    given = load_recipe(None, ["model.preset=small", "data.size=64"], GIVEN)
     assert isinstance(small, ClassificationRecipe) and isinstance(given, ClassificationRecipe)
     assert (small.resize.size, given.resize.size) == (224, 64)

@@ -10,8 +10,8 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.pipelines.classifier import Classifier
-from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 from tests.images import COLOURS, image_recipe, paint
 
 SHORT = {"training__steps": 4, "training__validate_every": 2, "training__log_every": 1}
@@ -76,11 +76,11 @@ def test_changed_setting_is_rejected(change: dict[str, object], message: str, im
 
 
 def test_kind_of_the_model_must_not_change_on_resuming(image_run: Path, painted: Path) -> None:
-    swin = Recipe.load(None, [], {"data.images": str(painted), "model.kind": "swin"})
+    swin = load_recipe(None, [], {"data.images": str(painted), "model.kind": "swin"})
     with pytest.raises(UserError, match=r"the run started with model\.kind=vit, not swin"):
         run_recipe(swin, image_run)
     with pytest.raises(UserError, match=r"the run started with model\.kind=vit, not transformer"):
-        run_recipe(Recipe.load(Path("demo")), image_run)
+        run_recipe(load_recipe(Path("demo")), image_run)
 
 
 def test_damaged_store_is_recreated(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,13 +19,12 @@ from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.progress import Progress
-from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.croco.data import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
 from regard.training.tasks.croco.recipe import CompletionSettings, CroCoRecipe
 from regard.training.tasks.croco.task import CompletionTask
-from regard.training.tasks.registry import TASKS
+from regard.training.tasks.registry import TASKS, load_recipe
 
 TINY = {
     "model.kind": "croco",
@@ -52,7 +51,7 @@ DENSE = {"model.head": "dense", "model.head_width": 4}
 
 def recipe(**changes: object) -> CroCoRecipe:
     given = TINY | {key.replace("__", "."): value for key, value in changes.items()}
-    return CroCoRecipe.load(None, [], given)
+    return load_recipe(None, [], given, expected=CroCoRecipe)
 
 
 def task_of(run_settings: CroCoRecipe) -> CompletionTask:
@@ -159,7 +158,7 @@ def test_validation_pairs_are_not_used_for_training() -> None:
 def test_resumed_run_has_bit_identical_weights(
     head: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_settings = Recipe.load(None, [], TINY | head)
+    run_settings = load_recipe(None, [], TINY | head)
     run_recipe(run_settings, tmp_path / "uninterrupted")
     forward, calls = CroCo.forward, 0
 
@@ -199,7 +198,7 @@ def test_training_lowers_the_loss_with_the_true_second_view(tmp_path: Path) -> N
 def test_disparity_is_initialised_from_completion(tmp_path: Path) -> None:
     run_recipe(recipe(training__steps=2), tmp_path / "completion")
     init = {"init__from": str(tmp_path / "completion")}
-    run_settings = Recipe.load(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
+    run_settings = load_recipe(None, [], {"model": {"kind": "croco", "head": "dense", "head_width": 4}} | {
         key: value for key, value in TINY.items() if not key.startswith("model.")
     } | {"init.from": str(tmp_path / "completion"), "training.steps": 1, "optim.lr": 1e-12})  # fmt: skip
     run_recipe(run_settings, tmp_path / "disparity")
@@ -236,7 +235,7 @@ def test_contradictory_recipe_is_rejected(changes: dict[str, object], message: s
 
 @pytest.mark.parametrize("name", ["croco-scenes", "disparity-scenes"])
 def test_builtin_recipes_are_valid(name: str) -> None:
-    assert isinstance(Recipe.load(Path(name)), CroCoRecipe)
+    assert isinstance(load_recipe(Path(name)), CroCoRecipe)
 
 
 # Photographs

@@ -15,6 +15,7 @@ from regard.errors import UserError
 from regard.models.folder import unique_tensors
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import SMALL, Command, settings_of
 from tests.training.test_resume import crashing_at, log, read_files, weights
 
@@ -49,7 +50,7 @@ def recipe(folder: Path, name: str, **changes: Any) -> Recipe:
     files = {"data.source": str(folder / f"{name}.en"), "data.target": str(folder / f"{name}.zh")}
     short = {"optim.schedule": "constant", "optim.lr": 3e-3, "optim.warmup": 0, "training.steps": 10}
     intervals = {"training.validate_every": 4, "training.log_every": 1, "training.checkpoint_every": 2}
-    return Recipe.load(
+    return load_recipe(
         None, [], kept | files | short | intervals | {k.replace("__", "."): v for k, v in changes.items()}
     )
 
@@ -90,15 +91,15 @@ def test_model_tokenizer_and_languages_follow_the_folder(toy: Path, trained_run:
     assert new.vocabularies.fingerprint() == old.vocabularies.fingerprint()
     assert new.languages == old.languages == ("en", "zh")
     assert new.model.config == old.model.config.changed(dropout=0.3)
-    kept = Recipe.load(tmp_path / "tuned" / "recipe.yaml")
+    kept = load_recipe(tmp_path / "tuned" / "recipe.yaml")
     assert (kept.tokenizer.size, kept.model["width"]) == (len(old.vocabularies.source), 32)
 
 
 def test_recipe_of_the_folder_does_not_contradict_it(toy: Path, trained_run: Path, tmp_path: Path) -> None:
     given = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
     short = {"training.steps": 1, "init.from": str(trained_run)}
-    run_recipe(Recipe.load(trained_run / "recipe.yaml", [], given | short), tmp_path / "again")
-    run_recipe(Recipe.load(None, [], SMALL | given | short), tmp_path / "and again")
+    run_recipe(load_recipe(trained_run / "recipe.yaml", [], given | short), tmp_path / "again")
+    run_recipe(load_recipe(None, [], SMALL | given | short), tmp_path / "and again")
     assert weights(tmp_path / "again") == weights(tmp_path / "and again")
 
 
@@ -131,7 +132,7 @@ def test_contradicting_setting_is_rejected_without_leaving_files(
 def test_new_tokens_and_parts_need_a_folder() -> None:
     for key, value in (("new_tokens", ["<a>"]), ("new_tokens_file", "t"), ("parts", "encoder")):
         with pytest.raises(UserError, match=r"give init\.from too"):
-            Recipe.load(None, [], {"data.builtin": "en-zh", f"init.{key}": value})
+            load_recipe(None, [], {"data.builtin": "en-zh", f"init.{key}": value})
 
 
 def test_init_from_on_the_command_line(toy: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
@@ -206,16 +207,16 @@ def test_nat_model_is_initialised_with_an_autoregressive_encoder(toy: Path, trai
     kept = {key: value for key, value in SMALL.items() if not key.startswith(("model.", "tokenizer.", "search."))}
     files = {"data.source": str(toy / "train.en"), "data.target": str(toy / "train.zh")}
     wanted = kept | files | {"model.kind": "nat", "training.steps": 4, "init.from": str(trained_run)}
-    run_recipe(Recipe.load(None, [], wanted | {"init.parts": "encoder"}), tmp_path / "nat")
+    run_recipe(load_recipe(None, [], wanted | {"init.parts": "encoder"}), tmp_path / "nat")
     initial = load_file(tmp_path / "nat" / "data" / "initial.safetensors")
     old = load_file(trained_run / "best" / "model.safetensors")
     taken = [name for name in old if name.startswith(("encoder", "source_embedding"))]
     assert all(torch.equal(initial[name], old[name]) for name in taken)
     assert Translator.load(tmp_path / "nat").model.config.kind == "nat"
     with pytest.raises(UserError, match=r"model\.kind: .* has kind transformer, not nat"):
-        run_recipe(Recipe.load(None, [], wanted), tmp_path / "wrong")
+        run_recipe(load_recipe(None, [], wanted), tmp_path / "wrong")
     words = wanted | {"init.from": str(tmp_path / "nat"), "init.new_tokens": [PLACEHOLDER]}
-    run_recipe(Recipe.load(None, [], words), tmp_path / "grown")
+    run_recipe(load_recipe(None, [], words), tmp_path / "grown")
     assert len(Translator.load(tmp_path / "grown").vocabularies.source) == len(old["source_embedding.weight"]) + 1
 
 

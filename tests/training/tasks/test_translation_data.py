@@ -22,6 +22,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
+from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
 from regard.training.tasks.translation.batches import collate
 from regard.training.tasks.translation.data import open_corpora, open_data, take_evenly, use_shared_store, write_data
@@ -46,7 +47,7 @@ class RecordingProgress(Progress):
 
 def recipe_of(corpora: list[dict[str, Any]], **changes: object) -> Recipe:
     given = SMALL | {"data.corpora": corpora} | {key.replace("__", "."): value for key, value in changes.items()}
-    return Recipe.load(None, [], given)
+    return load_recipe(None, [], given)
 
 
 def write_tsv(path: Path, start: int, end: int) -> Path:

@@ -21,9 +21,9 @@ from regard.pipelines.classifier import Classifier
 from regard.training.memory import build_model, describe_model
 from regard.training.optim import ADVICE
 from regard.training.parallelism import initial_device
-from regard.training.progress import Progress, counted
+from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import DivergedError, InitialModel, LossSum, Sample, Step, Task, Validation, sample_indices
+from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.classification.batches import ImageBatch, ImageBatches
 from regard.training.tasks.classification.data import ClassificationData, check_images, open_data, prepare_data
 from regard.training.tasks.classification.recipe import ClassificationRecipe

@@ -28,9 +28,9 @@ from regard.training.objectives.objective import ObjectiveSettings, TranslationO
 from regard.training.optim import ADVICE
 from regard.training.parallelism import initial_device
 from regard.training.prepared_data import check_files, read_fingerprints
-from regard.training.progress import Progress, counted
+from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import DivergedError, InitialModel, LossSum, Sample, Step, Task, Validation, sample_indices
+from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
 from regard.training.tasks.translation.data import SKIPPED, TranslationData, open_data, prepare_data
 from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings, model_keys
