@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -187,6 +188,7 @@ def join_processes(device_name: str) -> Iterator[Processes]:
         raise
     except UserError as error:  # the other processes are busy and end when they notice
         raise LocalError(f"process {rank}: {error}" if world > 1 else str(error)) from error
+    gc.collect()  # FSDP2 holds process groups in reference cycles; destroyed at exit, their threads abort the process
     dist.destroy_process_group()
 
 

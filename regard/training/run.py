@@ -46,7 +46,12 @@ def run_recipe(recipe: Recipe, out: Path) -> RunResult:
     """
     if recipe.training.tensorboard:
         require_tensorboard()
-    with join_processes(recipe.training.device) as processes, ExitStack() as stack:
+    with join_processes(recipe.training.device) as processes:
+        return _run(recipe, out, processes)  # its locals, such as the model, are freed before the process group
+
+
+def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
+    with ExitStack() as stack:
         with processes.sync_errors():
             check_accumulation(recipe.optim.accumulate, processes.world)
         console = None if processes.main else Console(quiet=True)
