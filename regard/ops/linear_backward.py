@@ -108,10 +108,10 @@ class MixedPrecisionLinear(torch.autograd.Function):
 
 
 def round_to(parameter: Tensor | None, dtype: torch.dtype, copy: Tensor | None) -> Any:
-    """Return the copy of a parameter if it has the dtype, else the rounded parameter."""
-    if copy is not None and copy.dtype == dtype:
-        return copy
-    return None if parameter is None else parameter.to(dtype)
+    """Return the copy of a parameter if it has the dtype, else the rounded parameter; None without a parameter."""
+    if parameter is None:  # a layer can be applied without its bias although there is a copy of it
+        return None
+    return copy if copy is not None and copy.dtype == dtype else parameter.to(dtype)
 
 
 def linear_and_saved(

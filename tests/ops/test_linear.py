@@ -250,6 +250,16 @@ def test_half_weights_equal_parameters_rounded_one_by_one() -> None:
                 parameter.mul_(1.5)
 
 
+@pytest.mark.usefixtures("mixed_precision")
+def test_a_layer_without_bias_does_not_use_the_half_precision_copy_of_the_bias() -> None:
+    layer, x = Linear(6, 8), torch.randn(5, 6)
+    torch.nn.init.ones_(layer.bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = linear(x, layer.weight, None)
+        with HalfWeights(layer):
+            assert torch.equal(linear(x, layer.weight, None, layer.half_copy), expected)
+
+
 @needs_gpu
 def test_training_functions_can_be_captured() -> None:
     torch.manual_seed(0)

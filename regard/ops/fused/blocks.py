@@ -242,8 +242,7 @@ class _FeedForward(torch.autograd.Function):
             hidden = saved = drop(hidden, dropout)
         ctx.save_for_backward(x, inner, outer, hidden, saved)
         ctx.activation, ctx.scale = activation, 1 / (1 - dropout)
-        outer_bias = None if outer_bias is None else round_to(outer_bias, x.dtype, half_outer_bias)
-        return F.linear(hidden, outer, outer_bias), x
+        return F.linear(hidden, outer, round_to(outer_bias, x.dtype, half_outer_bias)), x
 
     @staticmethod
     @once_differentiable
