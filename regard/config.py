@@ -1,7 +1,5 @@
 """Base class of all settings, with error messages in one sentence, and types of settings."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, get_args, get_origin

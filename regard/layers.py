@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens, S source tokens, W width. A packed batch is a single row (B = 1) holding all tokens.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

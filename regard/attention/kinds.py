@@ -1,7 +1,5 @@
 """Settings of the attention kinds by name, as recipes write them: `attention: {kind: local, window: 128}`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 

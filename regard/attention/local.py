@@ -6,8 +6,6 @@ into blocks, and each block attends to its own and the neighbouring blocks of ke
 Shapes: B batch, H heads, T queries, S keys, D head width, N tokens, n blocks of c tokens, R residues (the dilation).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -172,7 +170,7 @@ class Local(Kind):
         first = attend(q[:, :, :global_tokens], k, v, Mask(keys=mask.keys), scale=self.scale, dropout=dropout)
         return torch.cat((first, context[:, :, global_tokens:]), 2)
 
-    def _allowed_in_blocks(self, blocks: _Blocks, mask: Mask, device: torch.device) -> Tensor:
+    def _allowed_in_blocks(self, blocks: "_Blocks", mask: Mask, device: torch.device) -> Tensor:
         """Which of the keys next to its block each query attends to, (B or 1, R, n, c, keys)."""
         positions = torch.arange(blocks.tokens, device=device)[None, None, :, None]
         query = blocks.cut(positions, fill=-1)[0, ..., 0, :, 0]  # -1 marks the filler of incomplete blocks
@@ -211,7 +209,7 @@ class _Blocks:
     after: int
 
     @classmethod
-    def of(cls, local: Local, tokens: int, causal: bool) -> _Blocks:
+    def of(cls, local: Local, tokens: int, causal: bool) -> "_Blocks":
         after = 0 if causal else local.after
         size = max(16, min(64, local.before + after + 1))
         return cls(tokens, size, local.dilation, math.ceil(local.before / size), math.ceil(after / size))

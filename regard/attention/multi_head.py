@@ -3,8 +3,6 @@
 Shapes: B batch, T query tokens, S source tokens, H heads, D head width, W = H · D model width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial

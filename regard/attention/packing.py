@@ -3,8 +3,6 @@
 Shapes: B sequences, H heads, N tokens of the packed row, L tokens of the longest sequence, D head width.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +19,7 @@ class PaddedIndex(NamedTuple):
     tokens: Tensor  # index into the flattened padded batch, (N,)
 
     @classmethod
-    def of(cls, layout: Packed) -> PaddedIndex:
+    def of(cls, layout: Packed) -> "PaddedIndex":
         tokens = layout.segments() * layout.longest + layout.positions()[0]
         return cls(len(layout.offsets) - 1, layout.longest, tokens)
 

@@ -7,8 +7,6 @@ grid is a pair (y, x).
 Shapes: B batch, T tokens, H heads, D head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, Self
 

@@ -3,8 +3,6 @@
 Shapes: B windows of all images, H heads, T cells of a window, D head width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -9,8 +9,6 @@ With √n clusters of √n tokens the cost of n tokens is O(n^1.5); with one clu
 Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members of the largest cluster.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -181,7 +179,7 @@ class Routing(nn.Module, Kind):
     # Clusters as a batch of small attentions
 
     def _attend_clusters(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: _Members, keys: _Members, dropout: float
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: "_Members", keys: "_Members", dropout: float
     ) -> Tensor:
         allowed, shape = keys.occupied[..., None, :], q.shape[:-1]
         if mask.reach != (None, None):
@@ -213,14 +211,14 @@ class _Members(NamedTuple):
         return self.tokens.shape[-1]
 
     @classmethod
-    def of(cls, query_clusters: Tensor, key_clusters: Tensor, clusters: int, padded: bool) -> list[_Members]:
+    def of(cls, query_clusters: Tensor, key_clusters: Tensor, clusters: int, padded: bool) -> "list[_Members]":
         """Return the members of the clusters of queries and of keys."""
         if query_clusters.shape != key_clusters.shape:
             return [*cls._of([query_clusters], clusters, padded), *cls._of([key_clusters], clusters, padded)]
         return cls._of([query_clusters, key_clusters], clusters, padded)  # the host waits for both sizes at once
 
     @classmethod
-    def _of(cls, sides: Sequence[Tensor], clusters: int, padded: bool) -> list[_Members]:
+    def _of(cls, sides: Sequence[Tensor], clusters: int, padded: bool) -> "list[_Members]":
         """Return the members of each side; sides are cluster indices of equal shape, (B, H, T)."""
         B, H, T = sides[0].shape
         n, R, device = len(sides), B * H, sides[0].device

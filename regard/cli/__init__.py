@@ -1,7 +1,5 @@
 """The command line: one file per command. Commands import their dependencies when they run, so `--help` is fast."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from typing import Annotated, NoReturn

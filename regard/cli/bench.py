@@ -113,11 +113,7 @@ def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Pat
 
 
 def _check_runs(runs: Sequence[str], training: bool) -> str:
-    """Return the common input type of the models.
-
-    Raises:
-        UserError: A model or run is missing, or a model has another input type than the first.
-    """
+    """Return the common input type of the models."""
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import is_exported

@@ -59,11 +59,7 @@ class FileCounter:
                 yield result
 
     def check(self) -> None:
-        """Raise an error at the end, so that scripts notice an incomplete result.
-
-        Raises:
-            UserError: There was no image, or some were unreadable.
-        """
+        """Raise an error at the end, so that scripts notice an incomplete result."""
         if not self.total:
             raise UserError("no images were given; name files or folders")
         check_readable(self.unreadable, self.total)

@@ -120,11 +120,7 @@ def _check_system(system: System, settings: DecodingSettings, lines: int, save: 
 def choose_tokenisation(
     given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
 ) -> str:
-    """Return the given tokeniser, or that of the target language, taken from the models or else from the file names.
-
-    Raises:
-        UserError: SacreBLEU does not have the tokeniser.
-    """
+    """Return the given tokeniser, or that of the target language, taken from the models or else from the file names."""
     from regard.evaluation import check_tokenisation, tokenisation_for
     from regard.training.tasks.translation.recipe import DataSettings
 
@@ -145,11 +141,7 @@ def evaluate_images(
     as_json: bool,
     device: str,
 ) -> None:
-    """Score a classifier on labelled images.
-
-    Raises:
-        UserError: There are no images; or, after the report is printed and saved, some images were unreadable.
-    """
+    """Score a classifier on labelled images."""
     from regard import evaluation
     from regard.evaluation.classification import evaluate, open_test_set
     from regard.models.folder import find_model_folder

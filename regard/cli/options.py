@@ -87,11 +87,7 @@ class SearchOptions:
     overrides: Sequence[str]
 
     def settings(self, run: Path, **flags: Any) -> DecodingSettings:
-        """Return the search settings for the model of `run`.
-
-        Raises:
-            UserError: A value is invalid, or the option does not apply to this kind of model.
-        """
+        """Return the search settings for the model of `run`."""
         return parse_search(run, self.overrides, **self.flags, **flags)
 
 
@@ -125,11 +121,7 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
 
 
 def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
-    """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`.
-
-    Raises:
-        UserError: A value is invalid, is given twice, or does not apply to this kind of model.
-    """
+    """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`."""
     from regard.decoding.config import parse_settings, settings_for_kind
     from regard.models.folder import find_model_folder, model_kind, read_config
 
@@ -149,9 +141,6 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
         option: Name of the option, for errors.
         given: The arguments.
         taken: Keys that other options have set already.
-
-    Raises:
-        UserError: An argument has no "=", or a key is given twice.
     """
     values: dict[str, str] = {}
     for argument in given or ():
@@ -166,11 +155,7 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
 
 
 def check_file_name(path: Path, option: str) -> None:
-    """Check that a file can be created at `path`.
-
-    Raises:
-        UserError: It is a folder, or its parent does not exist.
-    """
+    """Check that a file can be created at `path`."""
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path}: no file can be written there; {option} needs a file name in an existing folder")
 
@@ -190,11 +175,7 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
 
 
 def check_output(output: Path, resume: bool, inputs: Sequence[Path]) -> None:
-    """Check, before a model is loaded, that translations can be written to `output`.
-
-    Raises:
-        UserError: The file cannot be written, exists without `resume`, or is one of the `inputs`.
-    """
+    """Check, before a model is loaded, that translations can be written to `output`."""
     from regard.data.text.readers import COMPRESSION_SUFFIXES
 
     if output.suffix.lower() in COMPRESSION_SUFFIXES:

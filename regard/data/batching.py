@@ -4,8 +4,6 @@ The order of an epoch is a permutation computed by a Feistel network, so that an
 storing the rest, and training can resume at any position.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -83,7 +81,7 @@ class EpochOrder:
     window: int = WINDOW
 
     @classmethod
-    def of(cls, seed: int, sizes: Sequence[int], weights: Sequence[float], window: int = WINDOW) -> EpochOrder:
+    def of(cls, seed: int, sizes: Sequence[int], weights: Sequence[float], window: int = WINDOW) -> "EpochOrder":
         """Create the order of concatenated corpora; a weight is how often an epoch contains a pair on average."""
         starts = np.cumsum([0, *sizes]).tolist()
         per_epoch = [max(1, round(size * weight)) for size, weight in zip(sizes, weights, strict=True)]

@@ -4,8 +4,6 @@
 interrupted store is not mistaken for a complete one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

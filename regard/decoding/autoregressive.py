@@ -6,8 +6,6 @@ On a GPU, `AutoregressiveGenerator.generate` replays captured CUDA graphs where 
 against it; the results are the same as those of `search`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -140,7 +138,7 @@ class TransformerState:
     decoder: DecoderState
     attention: Tensor | None = None  # (rows, S)
 
-    def select(self, rows: Tensor) -> TransformerState:
+    def select(self, rows: Tensor) -> "TransformerState":
         attention = None if self.attention is None else self.attention[rows]
         return TransformerState(self.decoder.select(rows), attention)
 
@@ -208,7 +206,7 @@ class EnsembleState:
 
     members: list[TransformerState]
 
-    def select(self, rows: Tensor) -> EnsembleState:
+    def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState([member.select(rows) for member in self.members])
 
     def coverage_penalties(self) -> Tensor:

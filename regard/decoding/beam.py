@@ -6,8 +6,6 @@ to the host. `cuda_graph/beam.py` has the same arithmetic for the device.
 Shapes: B undecided sentences, K hypotheses per sentence, V vocabulary, N candidates per sentence, L tokens so far.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +37,7 @@ class Candidates(NamedTuple):
     token: Ints
     token_log_prob: Doubles
 
-    def take(self, index: Ints) -> Candidates:
+    def take(self, index: Ints) -> "Candidates":
         return Candidates(*(_take(part, index) for part in self))
 
 
@@ -53,7 +51,7 @@ class FinishedHypotheses:
     scores: Doubles  # (B, K)
     lengths: Ints  # END included, (B, K)
 
-    def select(self, sentences: Ints) -> FinishedHypotheses:
+    def select(self, sentences: Ints) -> "FinishedHypotheses":
         return FinishedHypotheses(*(part[sentences] for part in vars(self).values()))
 
 
@@ -406,11 +404,7 @@ def _tokens_before(tree: Sequence[BeamNode], end: BeamNode) -> tuple[int, ...]:
 
 
 def raise_if_nan(found: bool) -> None:
-    """Stop a search in which NaN scores were found.
-
-    Raises:
-        UserError: `found` is true.
-    """
+    """Stop a search in which NaN scores were found."""
     if found:
         raise UserError(
             "the model returns NaN scores: its weights are damaged or its training has diverged; use another model, or "

@@ -1,7 +1,5 @@
 """Settings of decoding: `SearchSettings` for autoregressive models, `NATSettings` for non-autoregressive models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -138,11 +136,7 @@ class NATSettings(Settings):
         return self.lengths * self.beam
 
     def resolve(self, length: Literal["classifier", "end", "ctc"]) -> Self:
-        """Fill in the defaults of a model with this kind of length prediction.
-
-        Raises:
-            UserError: The model does not support one of the settings.
-        """
+        """Fill in the defaults of a model with this kind of length prediction."""
         iterative = length == "classifier"
         for name, value, supported, needed in (
             ("iterations", self.iterations or 1, iterative, "classifier"),
@@ -168,22 +162,14 @@ def settings_for_kind(kind: str) -> type[DecodingSettings]:
 
 
 def check_settings_type(settings: DecodingSettings, expected: type[DecodingSettings]) -> None:
-    """Check that `settings` are of the class that the model accepts.
-
-    Raises:
-        UserError: They belong to the other kind of model.
-    """
+    """Check that `settings` are of the class that the model accepts."""
     if not isinstance(settings, expected):
         kind = _MODEL_KINDS[expected]
         raise UserError(f"this model is {kind}: pass {expected.__name__}, not {type(settings).__name__}")
 
 
 def check_setting_keys(expected: type[DecodingSettings], keys: Iterable[str], where: str) -> None:
-    """Check that no key belongs only to the settings of the other kind of model.
-
-    Raises:
-        UserError: One does. The message starts with `where`.
-    """
+    """Check that no key belongs only to the settings of the other kind of model."""
     (other,) = set(_MODEL_KINDS) - {expected}
     for key in keys:
         if key not in expected.model_fields and key in other.model_fields:
@@ -194,10 +180,6 @@ def check_setting_keys(expected: type[DecodingSettings], keys: Iterable[str], wh
 
 
 def parse_settings(expected: type[DecodingSettings], values: Mapping[str, Any], where: str) -> DecodingSettings:
-    """Build the settings of a model from plain values.
-
-    Raises:
-        UserError: A value is invalid, or a key is unknown or belongs to the other kind of model.
-    """
+    """Build the settings of a model from plain values."""
     check_setting_keys(expected, values, where)
     return expected.parse(values, where)

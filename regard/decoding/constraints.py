@@ -87,11 +87,7 @@ class TokenConstraints:
         device: torch.device,
         model_max_length: int | None = None,
     ) -> TokenConstraints:
-        """Build the constraints of a batch.
-
-        Raises:
-            UserError: A prefix or min_length exceeds the maximum length of the model.
-        """
+        """Build the constraints of a batch."""
         longest = max(len(request.prefix) for request in requests)
         limits = [max(settings.max_target_length(len(r.source)), len(r.prefix) + 1) for r in requests]
         if model_max_length is not None:

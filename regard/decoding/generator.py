@@ -1,7 +1,5 @@
 """`Generator`: the interface through which `Translator` decodes. Tokens in, token hypotheses out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -32,11 +30,7 @@ class Generator(Protocol):
     def resolve_settings(
         self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
     ) -> DecodingSettings:
-        """Return the settings with the defaults of the model.
-
-        Raises:
-            UserError: The settings, the constraints, beam trees or snapshots of iterations are not supported.
-        """
+        """Return the settings with the defaults of the model."""
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
         """Return the number of padded source tokens in a batch."""

@@ -3,8 +3,6 @@
 Shapes: B sentences, K lengths per sentence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ The functions never synchronise with the device, so that a CUDA graph can captur
 Shapes: R rows (one per candidate length of every sentence), T target positions, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

@@ -6,8 +6,6 @@ CUDA graphs where `why_not_capture_nat` gives no reason against it; the results 
 Shapes: B sentences, R rows, S source tokens, T target positions, V vocabulary, W width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

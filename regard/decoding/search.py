@@ -5,8 +5,6 @@ Every step processes all hypotheses of the batch at once. The chosen tokens are 
 operations on small arrays start faster than in PyTorch.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 
@@ -39,9 +37,6 @@ def search(
         requests: Requests, or sources without constraints.
         settings: Settings of the search.
         trace: Whether hypotheses carry the tree of their beam.
-
-    Raises:
-        UserError: A request or the trace requires a beam, but the settings select sampling; or the model returns NaN.
     """
     batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not batch:

@@ -1,7 +1,5 @@
 """The interface between models and search: a `Stepper` decodes step by step, a `TokenHypothesis` is the result."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, TypeVar

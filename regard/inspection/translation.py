@@ -67,11 +67,7 @@ def record_translation(
 
 
 def translation_scene(
-    translator: Any,
-    sentence: str,
-    names: Collection[str] | None = None,
-    settings: Any = None,
-    about: str = "",
+    translator: Any, sentence: str, names: Collection[str] | None = None, settings: Any = None, about: str = ""
 ) -> Scene:
     """Translate a sentence and return its attention maps as a scene.
 

@@ -3,8 +3,6 @@
 Shapes: B batch, S tokens, W width.
 """
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 import torch

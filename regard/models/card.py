@@ -1,7 +1,5 @@
 """`save_pretrained` and the model card: a README.md in the format of model hubs, built from the files of a model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -39,9 +37,6 @@ def save_pretrained(
         model: The model.
         source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores and the
             fingerprints of its training data are copied.
-
-    Raises:
-        UserError: The folder contains other files, or the weights belong to another engine.
     """
     if any(tensor.is_meta for tensor in model.parameters()):
         raise UserError("the weights are in another engine; load the model with the engine regard to save it")
@@ -62,9 +57,6 @@ def build_card(folder: Path, library: str = "regard") -> str:
     Args:
         folder: The model folder.
         library: Name under which model hubs know the library that loads the files.
-
-    Raises:
-        UserError: The folder is not a model folder.
     """
     config = read_config(folder)
     model = config["model"]

@@ -8,8 +8,6 @@ Shapes: B pairs, N patches of a view, K visible patches of the first view, W wid
 decoder.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, Literal, Self
 

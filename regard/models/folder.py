@@ -3,8 +3,6 @@
 A pipeline adds its own files, such as a tokenizer and scores.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -62,19 +60,11 @@ class ModelKind(NamedTuple):
     input_type: InputType
 
     def build(self, values: Any, where: str) -> Model:
-        """Build a model from the values of a configuration; `where` names their place in errors.
-
-        Raises:
-            UserError: A value is invalid.
-        """
+        """Build a model from the values of a configuration; `where` names their place in errors."""
         return self.model(self.config.parse(values, where))
 
     def build_on_meta(self, config: Settings, where: str) -> Model:
-        """Build a model on the meta device, which has names and shapes of tensors but takes no memory.
-
-        Raises:
-            UserError: The model is too large for any memory.
-        """
+        """Build a model on the meta device, which has names and shapes of tensors but takes no memory."""
         try:
             with torch.device("meta"):
                 return self.model(config)
@@ -106,11 +96,7 @@ def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[str, Any]]:
-    """Load a model in evaluation mode. Return it and the contents of config.json.
-
-    Raises:
-        UserError: A file is missing or damaged, or the files do not belong together.
-    """
+    """Load a model in evaluation mode. Return it and the contents of config.json."""
     config = read_config(folder)
     expected = unique_tensors(build_on_meta(config, folder / CONFIG))  # rejects excessive sizes without using memory
     tensors = _read_tensors(folder / WEIGHTS, device)
@@ -144,21 +130,13 @@ def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 
 
 def build_on_meta(config: dict[str, Any], path: Path) -> Any:
-    """Build the model of a config.json in evaluation mode on the meta device, without memory for its tensors.
-
-    Raises:
-        UserError: The configuration is invalid.
-    """
+    """Build the model of a config.json in evaluation mode on the meta device, without memory for its tensors."""
     kind, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
     return kind.build_on_meta(kind.config.parse(config["model"], where), where).eval()
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Read config.json. Only the entries that all models share are checked.
-
-    Raises:
-        UserError: The folder is not a model folder.
-    """
+    """Read config.json. Only the entries that all models share are checked."""
     path = folder / name
     if not folder.is_dir():
         raise UserError(f"{folder}: no such model folder")
@@ -177,11 +155,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 def model_kind(folder: Path, config: dict[str, Any]) -> str:
-    """Return the key of `MODELS` for a config.json.
-
-    Raises:
-        UserError: The kind is unknown.
-    """
+    """Return the key of `MODELS` for a config.json."""
     values = config["model"]
     kind = values.get("kind") if isinstance(values, dict) else None
     if not isinstance(kind, str) or kind not in MODELS:
@@ -190,31 +164,19 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
 
 
 def model_input_type(folder: Path) -> InputType:
-    """Return the input type of the model in a folder.
-
-    Raises:
-        UserError: The folder is not a model folder.
-    """
+    """Return the input type of the model in a folder."""
     return MODELS[model_kind(folder, read_config(folder))].input_type
 
 
 def check_input_type(folder: Path, expected: InputType) -> None:
-    """Check the input type of the model in a folder.
-
-    Raises:
-        UserError: The folder is not a model folder, or its model has another input type.
-    """
+    """Check the input type of the model in a folder."""
     found = model_input_type(folder)
     if found != expected:
         raise UserError(f"{folder} is {HINTS[found]}")
 
 
 def find_model_folder(path: Path) -> Path:
-    """Return the path itself if it is a model folder, or the best model of a training run.
-
-    Raises:
-        UserError: It is neither.
-    """
+    """Return the path itself if it is a model folder, or the best model of a training run."""
     if (path / CONFIG).is_file():
         return path
     for folder in (path / "best", path / "last"):  # a damaged best model is an error, not a reason to use the last one
@@ -269,11 +231,7 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder to write into, which replaces `folder` if the block ends without an error.
-
-    Raises:
-        UserError: The folder cannot be written, or the disk is full.
-    """
+    """Yield a new folder to write into, which replaces `folder` if the block ends without an error."""
     missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

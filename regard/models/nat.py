@@ -13,8 +13,6 @@ Shapes: B batch, S source tokens, T positions of the NAT target, W width, V voca
 (B = 1).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -65,11 +63,7 @@ class NATransformerConfig(EncoderDecoderConfig):
         return [token for token in (self.pad, self.bos, self.eos) if token not in allowed]
 
     def check_effect(self) -> None:
-        """Check that every setting applies to this way of determining the length.
-
-        Raises:
-            UserError: A setting would have no effect.
-        """
+        """Check that every setting applies to this way of determining the length."""
         ignored = ["upsample_ratio", "upsample_extra"] if self.length == "classifier" else ["max_length_offset"]
         for name in ignored:
             if getattr(self, name) != type(self).model_fields[name].default:

@@ -1,7 +1,5 @@
 """The convolutional stem of "Early Convolutions Help Transformers See Better"."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
@@ -60,11 +58,7 @@ class ConvolutionalStem(ImageEmbedding):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images; see `ImageEmbedding`.
-
-        Raises:
-            UserError: The images have another number of channels, or their size is not a multiple of the patch size.
-        """
+        """Embed images; see `ImageEmbedding`."""
         self.check(images)
         # With channels last, LayerNorm reads contiguous rows, and convolutions are faster on a GPU.
         x = images.contiguous(memory_format=torch.channels_last)

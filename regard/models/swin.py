@@ -8,8 +8,6 @@ Shapes: B batch, C channels, N tokens of a stage in row-major order, n windows, 
 stage.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from functools import lru_cache
@@ -116,11 +114,7 @@ class Swin(ImageModel):
         self.head = make_head(self.width, c.classes)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Return the encoded tokens of the last stage, (B, N, W), in row-major order.
-
-        Raises:
-            UserError: The images have another number of channels.
-        """
+        """Return the encoded tokens of the last stage, (B, N, W), in row-major order."""
         images = _pad_to_patches(images, self.config.patch)
         grid = self.patches.grid(images)
         x = self.dropout(self.patch_norm(self.patches(images)))
@@ -133,13 +127,13 @@ class Swin(ImageModel):
         """Return the features of each image, (B, N, W) to (B, W)."""
         return tokens.mean(1)
 
-    def resized(self, image: int | tuple[int, int]) -> Swin:
+    def resized(self, image: int | tuple[int, int]) -> "Swin":
         """Return a copy whose config has another image size; the weights do not depend on it."""
         model = copy.deepcopy(self)
         model.config = self.config.changed(image=image)
         return model
 
-    def windows(self, image: Grid) -> dict[str, Windows]:
+    def windows(self, image: Grid) -> "dict[str, Windows]":
         """Return the windows of each attention, by module name, for images of this height and width."""
         grid = tuple(-(-size // part) for size, part in zip(image, self.config.patch, strict=True))
         windows: dict[str, Windows] = {}
@@ -191,7 +185,7 @@ class SwinStage(nn.Module):
         """Return rows and columns of this stage, given those of the previous stage."""
         return grid if self.merge is None else (-(-grid[0] // 2), -(-grid[1] // 2))
 
-    def windows(self, grid: Grid, layer: int, device: torch.device | None = None) -> Windows:
+    def windows(self, grid: Grid, layer: int, device: torch.device | None = None) -> "Windows":
         """Return the windows of a layer. A dimension that fits into one window is not shifted."""
         shift = [size // 2 if layer % 2 and cells > size else 0 for cells, size in zip(grid, self.window, strict=True)]
         # torch.compile ignores the cache, but with a warning.
@@ -210,7 +204,7 @@ class SwinBlock(ResidualBlock):
         self.norm1, self.norm2 = (nn.LayerNorm(attention.width, eps) for _ in range(2))
         self.scale1 = self.scale2 = None
 
-    def forward(self, x: Tensor, windows: Windows, mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, windows: "Windows", mask: Mask) -> Tensor:
         if fused.applies(self, x):
             return fused.swin_block(self, x, windows, mask)
         y = windows.join(self.attention(windows.split(self.norm1(x)), mask=mask))

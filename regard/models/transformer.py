@@ -3,8 +3,6 @@
 Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A packed batch is a single row (B = 1).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, cast
@@ -203,7 +201,7 @@ class DecoderState:
         """Count the tokens of the current step."""
         self.position += 1
 
-    def select(self, rows: Tensor) -> DecoderState:
+    def select(self, rows: Tensor) -> "DecoderState":
         """Return the state of the given hypotheses, (sentences · K,); a sentence keeps all of its K rows or none."""
         K, sentences = self.beam_width, rows[:: self.beam_width] // self.beam_width
         source, mask, remaining = self.source, self.source_mask, None

@@ -6,8 +6,6 @@ Transformer encoder processes the tokens.
 Shapes: B batch, C channels, N patches, T tokens (class token, registers, then patches), W width.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any, Literal, Self
 
@@ -177,9 +175,6 @@ class ViT(ImageModel):
         Args:
             images: Images, (B, C, H, W).
             keep: Indices of the patches to encode, (B, K). By default all; in training, `patch_dropout` drops some.
-
-        Raises:
-            UserError: The images have another number of channels, or their size is not a multiple of the patch size.
         """
         x, positions = self._embed_patches(images, keep)
         mask = Mask()
@@ -200,7 +195,7 @@ class ViT(ImageModel):
         """Return the features of each image, (B, T, W) to (B, W)."""
         return tokens[:, 0] if self.config.pooling == "class" else tokens[:, self.config.prefix_tokens :].mean(1)
 
-    def resized(self, image: int | tuple[int, int], antialias: bool = True) -> ViT:
+    def resized(self, image: int | tuple[int, int], antialias: bool = True) -> "ViT":
         """Return a copy for images of another size, with interpolated positions if these are learned.
 
         Args:

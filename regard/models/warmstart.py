@@ -1,7 +1,5 @@
 """Initialise a model with the weights of another one, and extend its vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -29,9 +27,6 @@ def copy_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: str, pr
         tensors: Tensors by name.
         where: Origin of the tensors, for errors.
         prefixes: Prefixes of names; all tensors by default.
-
-    Raises:
-        UserError: A tensor is missing on either side, or has another shape. Nothing is copied in this case.
     """
     own = {name: tensor for name, tensor in unique_tensors(model).items() if name.startswith(tuple(prefixes))}
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(tuple(prefixes))}

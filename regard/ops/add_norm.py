@@ -6,8 +6,6 @@ kernel does all of it in the forward pass and one in the backward pass. Dropout 
 Shapes: N rows, W width.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

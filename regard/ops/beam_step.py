@@ -1,7 +1,5 @@
 """One step of beam search as two kernels instead of about seventy small operations."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

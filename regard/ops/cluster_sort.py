@@ -6,8 +6,6 @@ not wait for the sizes of the clusters.
 Shapes: B batch, H heads, T queries, S keys, D head width, C centroids, R = B · H rows.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

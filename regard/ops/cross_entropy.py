@@ -7,8 +7,6 @@ with the loss; the backward pass only multiplies them by the gradient of the los
 Shapes: N rows, W width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -63,13 +61,7 @@ def linear_cross_entropy_reference(
 
 
 def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    dtype: torch.dtype,
-    backward: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the loss and the gradients of x, weight and bias; empty tensors without `backward`."""
     sum_dtype = torch.promote_types(dtype, torch.float32)
@@ -238,13 +230,7 @@ def _backward(ctx: Any, grad: Tensor | None, *others: None) -> tuple[Tensor | No
 
 
 def _fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    dtype: torch.dtype,
-    backward: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loss = x.new_empty((), dtype=torch.promote_types(dtype, torch.float32))
     return loss, *_empty_gradients(x, weight, bias, dtype, backward)

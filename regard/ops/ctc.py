@@ -11,8 +11,6 @@ CUDA graph can capture them.
 Shapes: B sentences, T positions, V vocabulary, U target tokens, L = 2 U + 1 states, K hypotheses.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """`AttentionOp`: kernels of attention as a differentiable operation, in eager mode and under torch.compile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

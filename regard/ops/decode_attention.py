@@ -7,8 +7,6 @@ number of keys of each row may be known on the device only; keys behind it are n
 Shapes: B batch, H heads, T queries, S keys, D head width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -6,8 +6,6 @@ All conditions on device, dtype, shape, grad mode and compiler are defined here.
 - `REGARD_FUSED=0` disables all fused blocks (`regard.ops.fused`).
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec

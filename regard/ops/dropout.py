@@ -4,8 +4,6 @@ Kernels store no mask. They derive from a seed and an element's row and column w
 pass finds the same mask again.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

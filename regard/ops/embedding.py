@@ -6,8 +6,6 @@ tokens and the seed of dropout only. The plain formula is `Embedding.forward` in
 Shapes: N tokens, V vocabulary, W width, L positions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -96,12 +94,7 @@ class _Embed(torch.autograd.Function):
 
 
 def sum_by_token(
-    grad: Tensor,
-    tokens: Tensor,
-    vocabulary: int,
-    scale: float = 1.0,
-    seed: Tensor | None = None,
-    dropout: float = 0.0,
+    grad: Tensor, tokens: Tensor, vocabulary: int, scale: float = 1.0, seed: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """Sum the rows of each token's occurrences, (N, W) to (V, W) in float32, by kernel.
 

@@ -6,8 +6,6 @@ the backward kernel.
 Shapes: T queries, S keys, R rows: 1 or B · H.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -32,7 +30,7 @@ class KeyRanges(NamedTuple):
     programs: Tensor | None = None  # (programs, 6), of a packed row, see `assign_programs`
 
     @classmethod
-    def of(cls, mask: Mask, program_tokens: int = PROGRAM_TOKENS) -> KeyRanges:
+    def of(cls, mask: Mask, program_tokens: int = PROGRAM_TOKENS) -> "KeyRanges":
         """Compute the ranges of a packed row, without synchronising with the device."""
         assert isinstance(mask.queries, Packed)
         assert isinstance(mask.keys, Packed)

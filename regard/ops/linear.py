@@ -187,11 +187,7 @@ def supports(precision: Precision) -> bool:
 
 
 def choose_precision(name: str | None, device: torch.device) -> Precision:
-    """Return the precision of inference with regard's own engine; float32 by default.
-
-    Raises:
-        UserError: The precision is unknown, or the device does not support it.
-    """
+    """Return the precision of inference with regard's own engine; float32 by default."""
     if name is None or name == "float32":
         return "float32"
     precision = next((known for known in DEVICES if known == name), None)

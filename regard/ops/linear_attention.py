@@ -7,8 +7,6 @@ chunks, D times as large as their tokens, are never written to memory. Backward 
 Shapes: B batch, H heads, T queries, S keys, D head width, n splits of a row.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +46,7 @@ class _Splits(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, rows: int, tokens: int) -> _Splits:
+    def of(cls, rows: int, tokens: int) -> "_Splits":
         chunks = max(1, -(-tokens // CHUNK))
         n = min(chunks, MAX_SPLITS, max(1, MIN_PROGRAMS // rows))
         size = -(-chunks // n) * CHUNK
@@ -70,7 +68,7 @@ class _Launch(NamedTuple):
     mask_options: dict[str, bool]
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, lengths: Tensor | None, causal: bool, elu: bool, scale: float) -> _Launch:
+    def of(cls, q: Tensor, k: Tensor, lengths: Tensor | None, causal: bool, elu: bool, scale: float) -> "_Launch":
         (B, H, T, D), S = q.shape, k.shape[-2]
         options = {
             "D": D,

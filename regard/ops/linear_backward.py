@@ -7,8 +7,6 @@ every time.
 Shapes: M rows, K output features, N input features (the activated ones), P programs.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import torch

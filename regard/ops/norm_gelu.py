@@ -7,8 +7,6 @@ pixel. The backward pass recomputes everything from the output of the convolutio
 Shapes: B batch, C channels, H, W height and width, N = B · H · W pixels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ kernel reads each number once, and its backward pass writes the gradients of q, 
 Shapes: B batch, T tokens, H heads, D head width, W = H · D.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -61,12 +59,7 @@ def _split(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
 
 
 def _launch(
-    inputs: tuple[Tensor, Tensor, Tensor],
-    output: Tensor,
-    positions: Tensor,
-    frequency: Tensor,
-    sign: float,
-    parts: int,
+    inputs: tuple[Tensor, Tensor, Tensor], output: Tensor, positions: Tensor, frequency: Tensor, sign: float, parts: int
 ) -> None:
     """Rotate the first two inputs into the output, (B, T, parts · W), and copy the third if there are three parts."""
     from regard.ops.triton import rotary as kernels

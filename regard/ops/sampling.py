@@ -3,8 +3,6 @@
 Shapes: R rows, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -12,8 +12,6 @@ Forward reads q, k, v and writes the context; backward reads these and its gradi
 Shapes: B batch, H heads, T queries, S keys, D head width, R rows: 1 or B · H.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +39,7 @@ class Tiles(NamedTuple):
     stages: int
     max_registers: int | None = None  # per thread
 
-    def halved(self) -> Tiles:
+    def halved(self) -> "Tiles":
         return Tiles(self.queries // 2, self.keys // 2, self.warps, 1)
 
 
@@ -53,7 +51,7 @@ class Plan(NamedTuple):
     backward_keys: Tiles
     backward_sequences: Tiles | None  # None if there are not enough registers
 
-    def halved(self) -> Plan:
+    def halved(self) -> "Plan":
         return Plan(*(None if tiles is None else tiles.halved() for tiles in self))  # type: ignore[arg-type]
 
 
@@ -147,7 +145,7 @@ class _Launch(NamedTuple):
     dropout: float
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, a: _Arguments) -> _Launch:
+    def of(cls, q: Tensor, k: Tensor, a: _Arguments) -> "_Launch":
         B, H, T, D = q.shape
         float32, ordered = q.dtype == torch.float32, a.query_order is not None
         return cls(B, H, T, k.shape[-2], D, float32, ordered, a.scale, a.dropout)

@@ -1,7 +1,5 @@
 """`Classifier`: classifies images with a trained model."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -48,7 +46,7 @@ class Classifier:
         self._folder: Path | None = None
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
+    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> "Classifier":
         """Load a model folder, or the best model of a training run.
 
         Raises:
@@ -71,7 +69,7 @@ class Classifier:
         return classifier
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, device: str | torch.device = "cpu") -> Classifier:
+    def from_pretrained(cls, path: str | Path, device: str | torch.device = "cpu") -> "Classifier":
         """Load a model folder: `load` under the name that model hubs use. Nothing is downloaded."""
         return cls.load(path, device)
 

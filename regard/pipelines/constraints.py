@@ -1,7 +1,5 @@
 """Constraints on translations, as text."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,11 +25,7 @@ class Constraints:
         return satisfied | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
     def to_request(self, target: Tokenizer) -> DecodingRequest:
-        """Return the constraints as tokens, in a request without a source.
-
-        Raises:
-            UserError: A phrase is empty, or two constraints contradict each other.
-        """
+        """Return the constraints as tokens, in a request without a source."""
         self._check()
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
         required = tuple(_tokenise(phrase, target) for phrase in self.required)

@@ -3,8 +3,6 @@
 Shapes: S tokens, W width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -38,7 +36,7 @@ class Embedder:
         self.model, self.tokenizer = model.eval(), tokenizer
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> Embedder:
+    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> "Embedder":
         """Load a model folder of kind bert.
 
         Raises:

@@ -1,7 +1,5 @@
 """Generators that run a model in another library: CTranslate2 or transformers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,11 +37,7 @@ class ExternalGenerator:
     def check_settings(
         self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
     ) -> SearchSettings:
-        """Return the settings if the library supports them.
-
-        Raises:
-            UserError: It does not; names the settings.
-        """
+        """Return the settings if the library supports them."""
         check_settings_type(settings, SearchSettings)
         assert isinstance(settings, SearchSettings)
         defaults = SearchSettings()

@@ -1,7 +1,5 @@
 """Results of a translator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from regard.decoding.stepper import BeamNode

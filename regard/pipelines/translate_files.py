@@ -5,8 +5,6 @@ Records are in the order of the lines, and output files contain complete records
 can be continued after its last record.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -66,9 +64,6 @@ def translate_lines(
         alignments: Whether JSON records include alignments.
         done: Number of records that exist already; as many lines are skipped.
         on_progress: Called with the number of new records after each window.
-
-    Raises:
-        UserError: There are fewer lines than existing records, or a line cannot be translated.
     """
     counts = TranslationCounts()
 
@@ -189,9 +184,6 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     """Yield the lines of a text file, the values of a key of a .jsonl or .parquet file, or a column of a .tsv file.
 
     The default key is "source". Columns are counted from 0, which is the default.
-
-    Raises:
-        UserError: The file has no keys, the key is not a column number, or the file cannot be read.
     """
     suffix = format_suffix(path)
     if suffix in (".jsonl", ".parquet"):
@@ -345,9 +337,6 @@ def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
 
     The last record of an n-best list is complete if it has `n_best` lines. One with fewer lines is not counted: search
     may have found fewer translations, or the record may have been cut.
-
-    Raises:
-        UserError: The file cannot be read, or has other content.
     """
     if form == "n-best":
         return _count_n_best(path, n_best)
@@ -379,11 +368,7 @@ def count_aligned(paths: Sequence[Path], lines_per_record: int = 1) -> list[Reco
 
 
 def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) -> RecordCount:
-    """Count the complete records of a file, up to `most`.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Count the complete records of a file, up to `most`."""
     records = size = 0
     lines = complete_lines(path)
     while most is None or records < most:
@@ -395,11 +380,7 @@ def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) 
 
 
 def complete_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their line breaks; a last line without one is dropped.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Yield the lines of a file with their line breaks; a last line without one is dropped."""
     try:
         with path.open("rb") as file:
             yield from (line for line in file if line.endswith(b"\n"))

@@ -78,11 +78,7 @@ class Translator:
 
     @classmethod
     def load(
-        cls,
-        path: str | Path,
-        *others: str | Path,
-        device: str | torch.device = "cpu",
-        precision: str | None = None,
+        cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu", precision: str | None = None
     ) -> Translator:
         """Load a model folder or the best model of a training run; several of them form an ensemble.
 

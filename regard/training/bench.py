@@ -1,7 +1,5 @@
 """`regard bench --training`: real training steps of a run's recipe, in several variants and in transformers."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -62,11 +60,7 @@ class Variant:
         return " ".join(self.changes) or "the recipe"
 
     def prepare(self, device: torch.device) -> tuple[Task[Any], Any]:
-        """Return the task, with a new model, and the recipe.
-
-        Raises:
-            UserError: The recipe does not allow these changes.
-        """
+        """Return the task, with a new model, and the recipe."""
         folder, recipe = open_run(Path(self.run), self.changes)
         torch.manual_seed(recipe.training.seed)
         task = task_of(recipe.kind).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
@@ -114,11 +108,7 @@ def time_training(
     libraries: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> TrainingReport:
-    """Time training steps of runs in several variants, one after another.
-
-    Raises:
-        UserError: A path is not a run, its recipe cannot be trained here, or a library has no such model.
-    """
+    """Time training steps of runs in several variants, one after another."""
     variants = [variant for run in runs for variant in _variants(run, device, libraries)]
     for variant in variants:
         if variant.library and not variant.compiled:  # report unsupported models before minutes of timing
@@ -269,11 +259,7 @@ class TransformersClassification(LibraryTask):
 
 
 def with_transformers_model(task: Task[Any]) -> Task[Any]:
-    """Return the task with a model of transformers that has the same weights.
-
-    Raises:
-        UserError: `transformers` has no such model or is not installed.
-    """
+    """Return the task with a model of transformers that has the same weights."""
     result: Any
     if isinstance(task, ClassificationTask):
         model = build_huggingface_classifier(Classifier(task.model, task.preprocessing))

@@ -1,7 +1,5 @@
 """Training runs that are benchmarked: their recipes and validation data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,11 +21,7 @@ def find_run(path: Path) -> Path | None:
 
 
 def open_run(path: Path, changes: Sequence[str] = ()) -> tuple[Path, Recipe]:
-    """Return the folder of a run and its recipe with changed settings, each written KEY=VALUE.
-
-    Raises:
-        UserError: There is no run, or a change is invalid.
-    """
+    """Return the folder of a run and its recipe with changed settings, each written KEY=VALUE."""
     folder = find_run(path)
     if folder is None:
         problem = "no such run" if not path.exists() else f"not a run ({RECIPE} and its data are missing)"

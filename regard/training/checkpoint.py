@@ -6,8 +6,6 @@ written to a hidden folder, synced and renamed; then `last` is updated; then old
 that is killed at any point leaves the previous checkpoint intact.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -110,9 +108,6 @@ def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | N
     Args:
         folder: The folder of checkpoints.
         warn: Receives one sentence for each damaged checkpoint that is skipped.
-
-    Raises:
-        UserError: There are checkpoints, but all of them are damaged.
     """
     paths = _completed(folder)
     newest = last_name(folder)
@@ -129,11 +124,7 @@ def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | N
 
 
 def load_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Return all checkpoints of a folder, oldest first.
-
-    Raises:
-        UserError: A checkpoint is damaged.
-    """
+    """Return all checkpoints of a folder, oldest first."""
     found = []
     for path in _completed(folder):
         try:
@@ -160,11 +151,7 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
-    """Convert write errors, such as a full disk, into one sentence that names the last valid checkpoint.
-
-    Raises:
-        UserError: Something within the block could not be written.
-    """
+    """Convert write errors, such as a full disk, into one sentence that names the last valid checkpoint."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as error:

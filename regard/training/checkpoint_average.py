@@ -1,7 +1,5 @@
 """Average the weights of several models or of the last checkpoints of a run, as in "Attention Is All You Need"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,9 +19,6 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
 
     Returns:
         The folders that were averaged.
-
-    Raises:
-        UserError: There is only one model, the models differ in tokenizer or configuration, or `out` exists.
     """
     if out.exists():
         raise UserError(f"{out}: already exists; choose another --out, or remove it first")

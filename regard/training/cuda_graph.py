@@ -5,8 +5,6 @@ launch them than the device to run them. A CUDA graph launches all of them at on
 batch is copied into the tensors of the graph, and everything else that changes from step to step is a tensor too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace

@@ -4,8 +4,6 @@ The output has one line per line of the input corpus. Blank and overlong lines h
 skips.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,9 +91,6 @@ def distill(
         write: Receives one pair per line, or two if the reference is kept (the reference first).
         done: Number of lines written by an earlier call; they are counted but not translated again.
         progress: Receives the number of lines read, window by window.
-
-    Raises:
-        UserError: References are needed but missing, or the corpus has fewer than `done` lines.
     """
     if not corpus.has_references and (settings.closest or settings.keep_reference):
         raise UserError("--closest and --keep-reference need references; give the target side of the corpus")
@@ -154,11 +149,7 @@ class Provenance:
         }
 
     def begin(self, resumed: bool) -> None:
-        """Record the inputs, or check that they equal the recorded ones.
-
-        Raises:
-            UserError: An input has changed; the message names it with both values.
-        """
+        """Record the inputs, or check that they equal the recorded ones."""
         if not resumed:
             self._write({"complete": False})
             return

@@ -1,7 +1,5 @@
 """The processes of a distributed run, as torchrun starts them: identity, communication, consistent errors."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -193,11 +191,7 @@ def join_processes(device_name: str) -> Iterator[Processes]:
 
 
 def check_accumulation(accumulate: int, world: int) -> None:
-    """Check that the batches of a step can be divided evenly among the processes.
-
-    Raises:
-        UserError: They cannot; the message names the nearest multiples.
-    """
+    """Check that the batches of a step can be divided evenly among the processes."""
     if accumulate % world == 0:
         return
     below, above = accumulate // world * world, (accumulate // world + 1) * world

@@ -1,7 +1,5 @@
 """The training loop. It knows nothing about what it trains: a `Task` provides batches, losses and scores."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -159,11 +157,7 @@ class TrainingLoop(Generic[B]):
             raise Interrupted(signal)
 
     def try_largest_batch(self) -> None:
-        """Run the largest batch without updating anything, so that lack of memory shows now and not hours later.
-
-        Raises:
-            UserError: The model or a single example does not fit.
-        """
+        """Run the largest batch without updating anything, so that lack of memory shows now and not hours later."""
         device, task = self.state.device, self.task
         task.model.train()
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
@@ -289,11 +283,7 @@ class TrainingLoop(Generic[B]):
     # Reports
 
     def report_skipped_steps(self) -> None:
-        """Report recently skipped steps.
-
-        Raises:
-            UserError: Too many consecutive steps were skipped.
-        """
+        """Report recently skipped steps."""
         skipped = self.state.step_check.report()
         if skipped is None:
             return
@@ -343,12 +333,7 @@ class TrainingLoop(Generic[B]):
     # Validation and checkpoints
 
     def validate(self) -> None:
-        """Score the model, or the averaged weights if there are any, and save the model folder.
-
-        Raises:
-            UserError: Scoring or saving failed. A checkpoint is saved, and a resumed run validates again, unless the
-                model has diverged.
-        """
+        """Score the model, or the averaged weights if there are any, and save the model folder."""
         state, step = self.state, self.state.step
         weights = state.model if state.average is None else state.average.module
         state.validation_pending = False

@@ -1,7 +1,5 @@
 """Models and batches that do not fit into memory: detection, messages, and splitting into microbatches."""
 
-from __future__ import annotations
-
 import math
 import resource
 import sys
@@ -39,11 +37,7 @@ def read_peak(device: torch.device) -> float:
 
 
 def build_model(config: Any, device: torch.device) -> Any:
-    """Build a model with random weights.
-
-    Raises:
-        UserError: It does not fit into memory.
-    """
+    """Build a model with random weights."""
     make = MODELS[config.kind].model
     try:
         return make(config).to(device)

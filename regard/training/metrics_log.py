@@ -1,7 +1,5 @@
 """The metrics of a run: log.jsonl and, optionally, TensorBoard event files."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator
@@ -16,11 +14,7 @@ CHECKPOINTS, LOG, TENSORBOARD = "checkpoints", "log.jsonl", "tensorboard"
 
 
 def require_tensorboard() -> Any:
-    """Return TensorBoard's SummaryWriter.
-
-    Raises:
-        UserError: TensorBoard is not installed.
-    """
+    """Return TensorBoard's SummaryWriter."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -54,11 +48,7 @@ class MetricsLog:
             self.writer.close()
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append an entry, which must have the key "step".
-
-        Raises:
-            UserError: The file cannot be written.
-        """
+        """Append an entry, which must have the key "step"."""
         with self._reporting(self.out / LOG), (self.out / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(_finite(entry), ensure_ascii=False) + "\n")
         if self.writer is not None:

@@ -1,7 +1,5 @@
 """Optimiser, learning rate schedule, and the check that skips steps with NaN or exploding gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How processes share the training of one model: single process, DistributedDataParallel or FSDP2."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -22,7 +20,7 @@ def initial_device(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> to
     return torch.device("cpu") if launched() and sharding == "fsdp" else device
 
 
-def build_strategy(task: Task[B], processes: Processes, sharding: Literal["ddp", "fsdp"]) -> Strategy[B]:
+def build_strategy(task: Task[B], processes: Processes, sharding: Literal["ddp", "fsdp"]) -> "Strategy[B]":
     """Choose the strategy for these processes. It wraps the task's model, which must not be used otherwise after."""
     if not processes.launched:
         return Strategy(task)
@@ -130,11 +128,7 @@ class DistributedStep(Generic[B]):
         self.task, self.backward, self.processes = task, backward, processes
 
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        """Compute the gradients of the mean loss over all tokens of all processes.
-
-        Raises:
-            UserError: A batch does not fit into memory.
-        """
+        """Compute the gradients of the mean loss over all tokens of all processes."""
         tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
         per_process = tokens / self.processes.world  # because gradients are averaged over processes, not summed
         losses = [self._backward(batch, per_process, step, batch is batches[-1]) for batch in batches]

@@ -1,7 +1,5 @@
 """Plots of training logs: one panel per metric, several runs in each panel."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -77,9 +75,6 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
         runs: Run folders.
         out: The output file; its suffix selects the format.
         x_axis: "step", "seconds", "tokens" or "images".
-
-    Raises:
-        UserError: A run has no log, the log is damaged or empty, or the file cannot be written.
     """
     if out.suffix.lower() not in FORMATS:
         raise UserError(f"{out}: unknown format; the name must end in {', '.join(FORMATS)}")
@@ -93,11 +88,7 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
 
 
 def read_log(run: Path) -> list[Entry]:
-    """Return the entries of a run's log, without an incomplete last line, which is still being written.
-
-    Raises:
-        UserError: The log is missing, empty or damaged.
-    """
+    """Return the entries of a run's log, without an incomplete last line, which is still being written."""
     path = run / LOG
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -1,7 +1,5 @@
 """Prepared data in run folders and shared stores: fingerprints of its sources, locks, and sharing between runs."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -22,11 +20,7 @@ T = TypeVar("T")
 
 
 def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
-    """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
+    """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types."""
     path = folder / FINGERPRINTS
     try:
         found: Fingerprints = json.loads(path.read_text(encoding="utf-8"))
@@ -45,11 +39,7 @@ def write_fingerprints(folder: Path, fingerprints: Fingerprints) -> None:
 
 
 def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> None:
-    """Check that files are unchanged since `owner` was created; their location does not matter.
-
-    Raises:
-        UserError: A file was changed, added or removed.
-    """
+    """Check that files are unchanged since `owner` was created; their location does not matter."""
     for key in before.keys() - files.keys():
         raise UserError(f"{key}: was removed since {owner} was created; restore it or choose another --out")
     for key, path in files.items():
@@ -79,11 +69,7 @@ def fingerprint_files(files: Mapping[str, Path]) -> dict[str, Fingerprints]:
 
 
 def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerprints:
-    """Return size, modification time and checksum of a file, or `before` if size and time are unchanged.
-
-    Raises:
-        UserError: The file cannot be read.
-    """
+    """Return size, modification time and checksum of a file, or `before` if size and time are unchanged."""
     try:
         state = path.stat()
         if before and (before["bytes"], before["time"]) == (state.st_size, state.st_mtime_ns):
@@ -96,11 +82,7 @@ def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerpr
 
 
 def make_shared_store(store: Path, make: Callable[[Path], None], what: str, progress: Progress) -> None:
-    """Create a shared store of `what` unless it exists; `make` writes it into an empty folder. Other runs wait.
-
-    Raises:
-        UserError: The folder exists and is not such a store.
-    """
+    """Create a shared store of `what` unless it exists; `make` writes it into an empty folder. Other runs wait."""
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_folder(store.parent, lambda: progress.print(f"waiting for another run to create {store}")):
         recover_folder(store)

@@ -1,7 +1,5 @@
 """Console output of a run: a progress bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

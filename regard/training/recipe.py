@@ -1,7 +1,5 @@
 """Recipes: the settings of a training run, read from YAML and changed by `--set group.key=value`."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -132,11 +130,7 @@ class Recipe(Settings, ABC):
 
     @abstractmethod
     def check_model(self) -> None:
-        """Check the keys of the model and everything that depends on them.
-
-        Raises:
-            UserError: a key is unknown, a value is wrong, or the model does not support another setting.
-        """
+        """Check the keys of the model and everything that depends on them."""
 
     @abstractmethod
     def fixed_settings(self) -> dict[str, Any]:
@@ -150,11 +144,7 @@ class Recipe(Settings, ABC):
         return self
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
-        """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`.
-
-        Raises:
-            UserError: the recipe contradicts it.
-        """
+        """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`."""
         return self
 
     def _flatten(self, values: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -202,9 +192,6 @@ def build_model_config(
         presets: names of the presets.
         default: preset if none is given.
         derived: keys that the recipe must not set, and what they follow from.
-
-    Raises:
-        UserError: a key or preset is unknown, or a value is wrong.
     """
     changes = dict(keys)
     preset = changes.pop("preset", default)

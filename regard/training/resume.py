@@ -1,7 +1,5 @@
 """The run folder: whether a run can start or resume in it, and what it stores besides checkpoints and models."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -52,11 +50,7 @@ def is_unused(out: Path) -> bool:
 
 
 def lock_run(out: Path) -> AbstractContextManager[None]:
-    """Lock the run folder against other processes.
-
-    Raises:
-        UserError: Another process trains in it.
-    """
+    """Lock the run folder against other processes."""
 
     def refuse() -> None:
         raise UserError(f"{out}: another process is training here; wait for it or choose another --out")
@@ -82,11 +76,7 @@ def rewind(out: Path, step: int) -> None:
 
 
 def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
-    """Check that the steps taken so far would have been the same with the new recipe.
-
-    Raises:
-        UserError: A setting differs that must not change.
-    """
+    """Check that the steps taken so far would have been the same with the new recipe."""
     before, now = old.fixed_settings(), new.fixed_settings()
     for key in sorted(before, key="model.kind".__ne__):  # first, because it determines which other keys exist
         if key == "training.steps" or key in CHANGEABLE or before[key] == now[key]:
@@ -123,11 +113,7 @@ def save_initial_weights(folder: Path, model: nn.Module) -> None:
 
 
 def load_initial_weights(folder: Path, model: nn.Module) -> None:
-    """Load the weights that a run was initialised with.
-
-    Raises:
-        UserError: They are missing, damaged, or of another model.
-    """
+    """Load the weights that a run was initialised with."""
     path = folder / INITIAL_WEIGHTS
     try:
         tensors = safetensors.torch.load_file(path)

@@ -1,7 +1,5 @@
 """Training runs: prepare data and model from a recipe, train, and resume interrupted runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

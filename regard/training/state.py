@@ -1,7 +1,5 @@
 """Everything that changes during training, as tensors and plain values, so that it can be saved and restored."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -189,11 +187,7 @@ class TrainingState:
         }
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Restore everything that `tensors` and `values` returned.
-
-        Raises:
-            UserError: The tensors belong to another model.
-        """
+        """Restore everything that `tensors` and `values` returned."""
         _load_weights(self.model, model_tensors(tensors))
         if values["averaged"]:
             self.average = WeightAverage(self.model, self.ema)

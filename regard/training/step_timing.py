@@ -1,7 +1,5 @@
 """Timing of training steps: run the real training loop until enough steps are timed, without saving anything."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from contextlib import suppress
@@ -35,7 +33,7 @@ class Pace:
     group: int
 
     @classmethod
-    def on(cls, device: torch.device) -> Pace:
+    def on(cls, device: torch.device) -> "Pace":
         """On a GPU the first steps include CUDA graph capture or compilation."""
         return cls(10, 10) if device.type == "cuda" else cls(3, 1)
 
@@ -90,11 +88,7 @@ class StepTiming:
 def time_steps(
     task: Task[Any], recipe: Recipe, device: torch.device, seconds: float, groups: int = MIN_GROUPS
 ) -> StepTiming:
-    """Train for the given number of seconds and groups of steps after the warm-up, without validation and checkpoints.
-
-    Raises:
-        UserError: The model or a batch does not fit into memory, or the settings are invalid.
-    """
+    """Train for the given time and number of groups of steps after the warm-up, without validation and checkpoints."""
     pace, on_gpu = Pace.on(device), device.type == "cuda"
     settings = recipe.training.changed(
         steps=NEVER, log_every=pace.group, validate_every=NEVER, checkpoint_every=NEVER, tensorboard=False

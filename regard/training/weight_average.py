@@ -1,7 +1,5 @@
 """An average of a model's weights during training: a running mean or an exponential moving average."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

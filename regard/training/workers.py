@@ -1,7 +1,5 @@
 """Batches prepared by worker processes, in the same order as without workers."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

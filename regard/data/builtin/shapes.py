@@ -7,8 +7,6 @@ transformed for each image.
 Shapes: B images, S side length.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -7,8 +7,6 @@ batches, each with its own generator, can be augmented in one call.
 Shapes: B images, C channels, H height, W width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self

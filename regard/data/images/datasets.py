@@ -1,7 +1,5 @@
 """Image datasets: labelled images of one size in batches, from memory, a memory-mapped file, or decoded on access."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ class TensorImages:
     def take(self, indices: Tensor) -> Tensor:
         return self.pixels[indices.to(self.pixels.device)]
 
-    def to(self, device: torch.device | str) -> TensorImages:
+    def to(self, device: torch.device | str) -> "TensorImages":
         """Return the dataset with all pixels on a device."""
         return TensorImages(self.classes, self.labels, self.pixels.to(device))
 

@@ -1,7 +1,5 @@
 """Image folders: images in class folders, optionally below split folders. Invalid folders raise a UserError."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

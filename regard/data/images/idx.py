@@ -3,8 +3,6 @@
 Damaged files and missing labels raise a UserError.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import re

@@ -3,8 +3,6 @@
 Errors are UserErrors, which name the file, or ImageErrors for images that cannot be decoded.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -66,12 +64,12 @@ class ImageSet:
     def names(self) -> Iterator[str]:
         return (self.source.names[row] for row in self.rows.tolist())
 
-    def select(self, indices: Indices | Sequence[int]) -> ImageSet:
+    def select(self, indices: Indices | Sequence[int]) -> "ImageSet":
         """Return the set of the given images, in this order."""
         indices = np.asarray(indices, np.int64)
         return replace(self, rows=self.rows[indices], labels=self.labels[indices])
 
-    def with_classes(self, classes: Sequence[str]) -> ImageSet:
+    def with_classes(self, classes: Sequence[str]) -> "ImageSet":
         """Return the same images with labels that refer to `classes`."""
         new_labels = {name: label for label, name in enumerate(classes)}
         used = np.unique(self.labels).tolist()
@@ -109,12 +107,7 @@ class Splits:
 
 
 def open_splits(path: Path, settings: ImageSettings) -> Splits:
-    """Open images for training; if there is no validation split, images of each class are held out.
-
-    Raises:
-        UserError: If there are no images or fewer than two classes, a class has no training images, or only some of
-            the images belong to a split.
-    """
+    """Open images for training; if there is no validation split, images of each class are held out."""
     listing, images = _open(path, settings)
     if len(images.classes) < 2:
         raise UserError(f"{path}: has only one class, {images.classes[0]}; at least two are necessary")

@@ -4,8 +4,6 @@ Images are decoded to arrays of 8-bit pixels, resized to a square and normalised
 image.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -280,11 +278,7 @@ class ImagePreprocessing(Settings):
         return "L" if self.channels == 1 else "RGB"
 
     def open(self, image: AnyImage) -> Pixels:
-        """Decode and resize an image to bytes, (size, size, channels).
-
-        Raises:
-            UserError: The image cannot be read; names it.
-        """
+        """Decode and resize an image to bytes, (size, size, channels)."""
         if isinstance(image, str | Path):
             pixels = decode_image(Path(image), self.mode, min_side=self.resize.min_side)
         elif isinstance(image, Image.Image):
@@ -317,11 +311,7 @@ class ImagePreprocessing(Settings):
 
 
 def view_size(metadata: dict[str, Any], patch: int, where: str) -> tuple[int, int]:
-    """Return the height and width of the views of a CroCo model from the content of config.json.
-
-    Raises:
-        UserError: They are missing, or not multiples of the patch size.
-    """
+    """Return the height and width of the views of a CroCo model from the content of config.json."""
     match metadata.get(VIEWS):
         case [int(height), int(width)] if height > 0 < width and not height % patch and not width % patch:
             return height, width

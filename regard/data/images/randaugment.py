@@ -6,8 +6,6 @@ images for which an operation of another step was drawn. On a GPU, few large ste
 Shapes: B images, N operations of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

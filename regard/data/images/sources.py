@@ -3,8 +3,6 @@
 Methods raise an ImageError if an image cannot be read or decoded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -78,7 +76,7 @@ class FileSource(ImageSource):
 class Location(NamedTuple):
     """A part of a file that contains one image."""
 
-    file: Path | TempStorage
+    file: "Path | TempStorage"
     offset: int
     size: int
 

@@ -5,8 +5,6 @@ their set. `skipped.tsv` lists the images that could not be decoded. For a set t
 missing: all images have been checked, but they are decoded whenever they are needed.
 """
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,9 +55,6 @@ def write_image_store(
         store_pixels: Whether to store the pixels, or only check that the images can be decoded.
         threads: Number of decoding threads, by default one per core.
         on_progress: Called with the number of images processed so far.
-
-    Raises:
-        UserError: If more images cannot be decoded than allowed, or no image of a class can be.
     """
     max_skipped = max(1, int(max_bad * len(images))) if max_bad else 0
     kept: list[int] = []

@@ -3,8 +3,6 @@
 Damaged files and missing columns or values raise a UserError, which names the line or row.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 Damaged archives and images without a label raise a UserError.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import lzma

@@ -4,8 +4,6 @@ Shapes: B images, C channels, H height, W width. Images are uint8 (B, C, H, W); 
 that depend only on the value of a channel are expressed as lookup tables (B, C, 256).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -3,8 +3,6 @@
 Files that cannot be read and corpora without pairs raise a UserError.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,9 +57,6 @@ def align(records: Iterable[PairRecord], path: Path) -> Iterator[PairRecord]:
     """Add word alignments from a file in Pharaoh format: one line per pair, such as "0-0 1-2".
 
     Words are separated by white space.
-
-    Raises:
-        UserError: If a link is malformed or refers to a missing word, or if the numbers of lines and pairs differ.
     """
     records, lines = iter(records), read_lines(path)
     for number, (record, line) in enumerate(zip_longest(records, lines), start=1):

@@ -1,7 +1,5 @@
 """Tokenisation of parallel corpora in chunks; pairs that training cannot use are skipped, counted and listed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

@@ -50,12 +50,7 @@ def read_parallel(
     columns: tuple[int, int] = (0, 1),
     keys: tuple[str, str] = ("source", "target"),
 ) -> Iterator[Pair]:
-    """Read the pairs of all shards found by `find_shards`.
-
-    Raises:
-        UserError: At the call, if `find_shards` raises it; during iteration, if a file cannot be read; at the end of
-            the iteration, if there are no pairs.
-    """
+    """Read the pairs of all shards found by `find_shards`."""
     shards = find_shards(source, target, columns=columns, keys=keys)
     pairs = chain.from_iterable(shard.read() for shard in shards)
     return require_nonempty(pairs, str(source) if target is None else f"{source} and {target}")
@@ -86,9 +81,6 @@ def find_shards(
         target: Line file of the target side if `source` is a line file.
         columns: Columns of source and target in a .tsv file, counted from 0.
         keys: Keys of source and target in a .jsonl file, or names of two columns of a .parquet file.
-
-    Raises:
-        UserError: If `target` is missing or superfluous, or the folder contains no shards.
     """
     if source.is_dir() and target is None:
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
@@ -188,10 +180,6 @@ def read_lines(path: Path) -> Iterator[str]:
 
     A line ends with "\n" or "\r\n" only: other line separators of Unicode occur within sentences, and splitting there
     would shift one side of a corpus against the other. A byte order mark at the start of the file is removed.
-
-    Raises:
-        UserError: If the file is missing, a directory, unreadable, truncated or damaged, if a line is not valid UTF-8
-            or longer than 16 MiB, or if the suffix is .zst and pyarrow is not installed.
     """
     return read_stream(_read_raw_lines(path), str(path))
 

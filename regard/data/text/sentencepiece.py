@@ -3,8 +3,6 @@
 This is how Marian models work: a token outside the vocabulary is unknown, even if SentencePiece has an id for it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -114,7 +112,7 @@ class SentencePieceTokenizer(Tokenizer):
         return json.dumps(content, ensure_ascii=False) + "\n"
 
     @classmethod
-    def parse(cls, content: str, path: Path) -> SentencePieceTokenizer:
+    def parse(cls, content: str, path: Path) -> "SentencePieceTokenizer":
         """Parse the content of a file written by `save`."""
         assert content.startswith(SENTENCEPIECE_PREFIX)
         try:

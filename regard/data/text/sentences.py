@@ -1,7 +1,5 @@
 """Sentence splitter: splits a text into sentences and the white space between them, and joins their translations."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ The `tokenizers` library learns and applies the subword units. This module fixes
 such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -83,7 +81,7 @@ class Tokenizer:
         self._bytes = fixed + [token.encode("utf-8") for token in self._tokens[len(fixed) :]]
 
     @classmethod
-    def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> Tokenizer:
+    def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> "Tokenizer":
         """Learn a vocabulary of at most `size` tokens; the same lines always give the same vocabulary.
 
         Args:
@@ -121,7 +119,7 @@ class Tokenizer:
         backend.pre_tokenizer = splitter
         return cls(backend)
 
-    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+    def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
         """Return a tokenizer with additional tokens, which are never split and match anywhere in a text.
 
         Texts without these tokens are encoded as before. A leading space is part of a token.
@@ -246,7 +244,7 @@ class Tokenizer:
         return self.to_tokenizers().to_str(pretty=True)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path) -> "Tokenizer":
         """Read a tokenizer written by `save`. `load_tokenizer` also reads SentencePiece tokenizers.
 
         Raises:
@@ -256,7 +254,7 @@ class Tokenizer:
         return cls.parse(read_tokenizer_file(path), path)
 
     @classmethod
-    def parse(cls, content: str, path: Path) -> Tokenizer:
+    def parse(cls, content: str, path: Path) -> "Tokenizer":
         """Parse the content of a file written by `save`."""
         try:
             backend = tokenizers.Tokenizer.from_str(content)

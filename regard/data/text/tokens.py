@@ -4,8 +4,6 @@ The store of a corpus has the arrays `source`, `target` and, if words are aligne
 as `source.offsets`. No function here copies a complete array.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,12 +36,12 @@ class RaggedArray:
     offsets: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> RaggedArray:
+    def of(cls, rows: Sequence[Sequence[int]]) -> "RaggedArray":
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return cls(np.fromiter(chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
 
     @classmethod
-    def concatenate(cls, arrays: Sequence[RaggedArray]) -> RaggedArray:
+    def concatenate(cls, arrays: "Sequence[RaggedArray]") -> "RaggedArray":
         arrays = arrays or [cls.of([])]
         lengths = np.concatenate([array.lengths for array in arrays])
         return cls(np.concatenate([array.tokens for array in arrays]), np.concatenate(([0], np.cumsum(lengths))))
@@ -59,7 +57,7 @@ class RaggedArray:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def take(self, rows: Ints) -> RaggedArray:
+    def take(self, rows: Ints) -> "RaggedArray":
         """Return the given rows, in this order, as int32 in memory."""
         lengths = self.lengths_at(rows)
         offsets = np.concatenate(([0], np.cumsum(lengths)))

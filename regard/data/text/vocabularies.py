@@ -1,7 +1,5 @@
 """The tokenizers of both sides of a translation model, and their files in a model folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,7 @@ class Vocabularies:
             self.target.save(folder / TARGET_FILE)
 
     @classmethod
-    def load(cls, folder: Path) -> Vocabularies:
+    def load(cls, folder: Path) -> "Vocabularies":
         if (folder / SOURCE_FILE).exists() or (folder / TARGET_FILE).exists():
             return cls(load_tokenizer(folder / SOURCE_FILE), load_tokenizer(folder / TARGET_FILE))
         joint = load_tokenizer(folder / JOINT_FILE)
@@ -42,12 +40,8 @@ class Vocabularies:
         """The tokens of each side by id."""
         return self.source.vocabulary, self.target.vocabulary
 
-    def with_tokens(self, tokens: Sequence[str]) -> Vocabularies:
-        """Return vocabularies with additional tokens on both sides, which are never split.
-
-        Raises:
-            UserError: If a token cannot be added.
-        """
+    def with_tokens(self, tokens: Sequence[str]) -> "Vocabularies":
+        """Return vocabularies with additional tokens on both sides, which are never split."""
         source = self.source.with_tokens(tokens)
         return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
 
@@ -61,11 +55,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer of any class written by `Tokenizer.save`.
-
-    Raises:
-        UserError: If the file cannot be read or is damaged.
-    """
+    """Read a tokenizer of any class written by `Tokenizer.save`."""
     content = read_tokenizer_file(path)
     kind = SentencePieceTokenizer if content.startswith(SENTENCEPIECE_PREFIX) else Tokenizer
     return kind.parse(content, path)

@@ -1,7 +1,5 @@
 """Tokenizers of imported encoders such as BERT, which normalise text and only encode it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,12 +36,8 @@ class WordPieceTokenizer:
         path.write_text(self._backend.to_str(pretty=True), encoding="utf-8", newline="\n")
 
     @classmethod
-    def load(cls, path: Path) -> WordPieceTokenizer:
-        """Read a tokenizer.json file.
-
-        Raises:
-            UserError: If the file is missing or damaged.
-        """
+    def load(cls, path: Path) -> "WordPieceTokenizer":
+        """Read a tokenizer.json file."""
         try:
             content = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

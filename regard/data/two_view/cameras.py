@@ -6,8 +6,6 @@ the depth.
 Shapes: B scenes, P points or pixels.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -57,7 +55,7 @@ class Cameras:
         x, y = pixels.unbind(-1)
         return (x >= 0) & (x < width) & (y >= 0) & (y < height)
 
-    def moved_right(self, distance: Tensor) -> Cameras:
+    def moved_right(self, distance: Tensor) -> "Cameras":
         """Return the cameras shifted to the right by the given distances (B,)."""
         return Cameras(self.position + distance[:, None] * self.axes[:, 0], self.axes, self.focal, self.size)
 

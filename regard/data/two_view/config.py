@@ -1,7 +1,5 @@
 """Settings of rendered scenes."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, model_validator

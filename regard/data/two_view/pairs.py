@@ -3,8 +3,6 @@
 Shapes: B scenes, H height and W width of a view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

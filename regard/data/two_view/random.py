@@ -1,7 +1,5 @@
 """Counter-based random numbers: those of a scene depend only on the seed and its index, not on batch or device."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Every scene is a folder with two views and a disparity map for each, in which 0 means unknown.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +44,7 @@ class StereoPair:
     known: Tensor  # where the disparity was measured, (H, W)
     covisible: Tensor  # where it was measured and the right view shows the same surface, (H, W)
 
-    def resized(self, height: int) -> StereoPair:
+    def resized(self, height: int) -> "StereoPair":
         """Return the pair at another height; disparities are scaled and sampled without interpolation."""
         scale = height / self.left.shape[-2]
         size = (height, round(self.left.shape[-1] * scale))

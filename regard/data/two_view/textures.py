@@ -6,8 +6,6 @@ and composed of a few waves. The fields are defined in space, not on the faces o
 Shapes: B scenes, K surfaces, F fields, M waves of a field, P points.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: B scenes, K boxes of which the first is the room, P rays.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -31,12 +29,12 @@ class World:
     brightness: Tensor  # of the two faces perpendicular to each axis, (B, K, 3)
     textures: Textures  # of the tiles of the room and of the other boxes, (B, ROOM_TILES + K - 1)
 
-    def colour(self, points: Tensor, hits: RayHits) -> Tensor:
+    def colour(self, points: Tensor, hits: "RayHits") -> Tensor:
         """Return the colours of points (B, P, 3) that rays hit, (B, P, 3)."""
         brightness = self.brightness.flatten(1).gather(1, hits.box * 3 + hits.axis)
         return self.textures.colour(points, self._surface(points, hits)) * brightness[..., None]
 
-    def _surface(self, points: Tensor, hits: RayHits) -> Tensor:
+    def _surface(self, points: Tensor, hits: "RayHits") -> Tensor:
         """Return the texture of each point: for the room, by the axis of the wall and the octant of the point."""
         x, y, z = ((points - self.centre[:, :1]) @ self.axes[:, 0].transpose(1, 2) > 0).long().unbind(-1)
         return torch.where(hits.box == 0, hits.axis * 8 + 4 * x + 2 * y + z, hits.box + ROOM_TILES - 1)

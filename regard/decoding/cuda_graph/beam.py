@@ -6,8 +6,6 @@ each step, and reordering hypotheses moves only their slots. The slots of finish
 Shapes: B sentences, K hypotheses per sentence, T steps, V vocabulary, C candidates per hypothesis, N per sentence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -168,7 +166,7 @@ class BeamState:
         """Return the rows of undecided sentences."""
         return (self.log_probs[:, 0] != -math.inf).nonzero()[:, 0]
 
-    def copy_rows(self, other: BeamState, rows: Tensor) -> None:
+    def copy_rows(self, other: "BeamState", rows: Tensor) -> None:
         """Continue with the given rows of another state; the remaining rows are decided."""
         for name in SHARED_TENSORS:
             getattr(self, name).copy_(getattr(other, name))

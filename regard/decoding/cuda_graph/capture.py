@@ -1,7 +1,5 @@
 """Capturing CUDA graphs of a fixed shape, and the reasons why decoding cannot be captured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

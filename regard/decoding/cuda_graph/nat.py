@@ -7,8 +7,6 @@ are packed into one integer tensor, so that they are copied to the host at once.
 Shapes: B sentences, S source tokens, K candidate lengths per sentence, R rows, T target positions.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -64,11 +62,7 @@ class CapturedNAT:
     def decode(
         self, sources: Sources, candidates: int, iterations: int
     ) -> tuple[list[list[LengthCandidate]], NATOutput]:
-        """Return the candidate lengths of each sentence and the decoded rows of all candidates, on the CPU.
-
-        Raises:
-            UserError: A source is longer than the model's learned positions.
-        """
+        """Return the candidate lengths of each sentence and the decoded rows of all candidates, on the CPU."""
         with self._lock, on_device(self.model.target_embedding.weight):
             self._check_weights()
             if self.model.config.length == "classifier":

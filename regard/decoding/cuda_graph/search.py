@@ -1,7 +1,5 @@
 """`CapturedSearch`: beam search that replays captured steps of a few shapes."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -53,11 +51,7 @@ class CapturedSearch:
 
     @torch.inference_mode()
     def search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
-        """Return the best hypotheses of every request, best first.
-
-        Raises:
-            UserError: The model returns NaN, or min_length exceeds its learned positions.
-        """
+        """Return the best hypotheses of every request, best first."""
         with self._lock, on_device(self.model.target_embedding.weight):
             return self._search(requests, settings)
 

@@ -3,8 +3,6 @@
 Shapes: B sentences, K hypotheses per sentence, S source tokens, T steps, H heads, D head width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -129,7 +127,7 @@ class StaticDecoderState(DecoderState):
             for part, projected in zip(source, cast(DecoderBlock, block).cross.project(encoder_output), strict=True):
                 part[: len(tokens), :, : layout.size] = projected
 
-    def copy_rows(self, other: StaticDecoderState, rows: Tensor, steps: int) -> None:
+    def copy_rows(self, other: "StaticDecoderState", rows: Tensor, steps: int) -> None:
         """Continue with the given rows of another state after `steps` steps; the remaining rows keep any content."""
         n, stored = len(rows), steps * self.shape.beam_width
         for target, source in zip(self._keys_values, other._keys_values, strict=True):
@@ -189,7 +187,7 @@ class CapturedStep:
         else:
             self._step_graph.replay()
 
-    def copy_rows(self, other: CapturedStep, rows: Tensor, steps: int) -> None:
+    def copy_rows(self, other: "CapturedStep", rows: Tensor, steps: int) -> None:
         """Continue with the given rows of another search after `steps` steps."""
         self.decoder.copy_rows(other.decoder, rows, steps)
         self.beam.copy_rows(other.beam, rows)

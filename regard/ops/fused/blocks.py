@@ -13,8 +13,6 @@ Blocks are passed as `Any` because ops must not import `regard.layers`.
 Shapes: B batch, T tokens, S source tokens, W width. A packed batch is a single row (B = 1) holding all tokens.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

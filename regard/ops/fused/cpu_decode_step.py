@@ -6,8 +6,6 @@ replaces them by functions that call the operations directly.
 Shapes: B sentences, K hypotheses per sentence, W width, H heads, D head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

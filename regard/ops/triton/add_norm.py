@@ -11,7 +11,7 @@ def add_norm(
     x, update, update_bias, weight, bias, seed, scales, y, total, statistics,
     N, rows_per_scale, eps, threshold, growth,
     ADD: tl.constexpr, ADD_BIAS: tl.constexpr, DROP: tl.constexpr, SCALE: tl.constexpr,
-    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write the sum of x and the update, its LayerNorm, and the mean and 1/deviation of each row of the sum.
 
@@ -50,7 +50,7 @@ def add_norm_backward(
     grad, total_grad, total, statistics, weight, seed, scales, dx, dupdate, partials,
     N, rows_per_scale, threshold, growth,
     ADD_GRAD: tl.constexpr, ADD: tl.constexpr, SUMS: tl.constexpr, DROP: tl.constexpr, SCALE: tl.constexpr,
-    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write the gradients of x and of the update, and each program's part of the gradients of the parameters.
 

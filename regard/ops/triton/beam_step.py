@@ -40,7 +40,7 @@ def advance(
     values, tokens, maxima, sums, step, log_probs, slots, stored_tokens, stored_log_probs, last,
     finished_scores, finished_lengths, end_log_probs, max_lengths, final_normaliser, normaliser,
     min_length, decisive_rank, stops_when_full, status, eos, G, T,
-    K: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, GP: tl.constexpr, N: tl.constexpr, TP: tl.constexpr,
+    K: tl.constexpr, KP: tl.constexpr, CP: tl.constexpr, GP: tl.constexpr, N: tl.constexpr, TP: tl.constexpr
 ):  # fmt: skip
     """Append a token to every hypothesis of a sentence, like `BeamState.advance_reference`."""
     b = tl.program_id(0)

@@ -10,7 +10,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def cross_entropy_two_reads(
     logits, labels, losses, V, smoothing,
-    BACKWARD: tl.constexpr, BLOCK: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """One program per row, which reads it twice in blocks of BLOCK logits. A negative label gives zeros."""
     row = tl.program_id(0).to(tl.int64)
@@ -49,7 +49,7 @@ def cross_entropy_two_reads(
 @triton.jit(do_not_specialize=["N"])
 def cross_entropy_one_read(
     pairs, logits, labels, losses, N, row_pairs, V, smoothing,
-    BACKWARD: tl.constexpr, BLOCK: tl.constexpr, MINUS_INFINITY: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK: tl.constexpr, MINUS_INFINITY: tl.constexpr
 ):  # fmt: skip
     """Each program processes several rows: it holds one in registers, so that it is read once, and prefetches the next.
 

@@ -11,7 +11,7 @@ def decode_attention(
     q, k, v, out, lengths, allowed, q_t, kv_b, kv_h, kv_t, allowed_b, allowed_h, allowed_t, allowed_s, lengths_b,
     T, S, H, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    PADDED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the context of M queries. q and out are token-major; k and v share their strides."""
     row = tl.program_id(0)

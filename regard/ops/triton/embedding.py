@@ -16,7 +16,7 @@ from regard.ops.triton.dropout import keep_mask
 @triton.jit(do_not_specialize=["N", "V", "L", "threshold"])
 def embed(
     tokens, table, positions, position_table, seed, y, N, V, L, scale, threshold, growth,
-    ADD_POSITIONS: tl.constexpr, DROP: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    ADD_POSITIONS: tl.constexpr, DROP: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write scaled rows of a table plus position encodings. The L positions repeat if there are fewer than tokens.
 
@@ -60,7 +60,7 @@ def _occurrences(starts, token, V):
 @triton.jit(do_not_specialize=["N", "V", "threshold"])
 def sum_occurrences(
     grad, sorted_tokens, order, starts, seed, total, partials, N, V, threshold, scale,
-    DROP: tl.constexpr, K: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    DROP: tl.constexpr, K: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write the sum of a token with up to K occurrences (programs 0 to V - 1), or a partial sum of a chunk (others)."""
     program = tl.program_id(0)
@@ -100,7 +100,7 @@ def sum_occurrences(
 @triton.jit(do_not_specialize=["N", "V"])
 def join_partials(
     sorted_tokens, starts, partials, total, N, V,
-    K: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    K: tl.constexpr, W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write the sum of the token with more than K occurrences that starts in a program's chunk, if there is one."""
     chunk = tl.program_id(0)

@@ -59,7 +59,7 @@ def assign_programs(queries, keys, programs, T, S, interval, count, sequences, s
 @triton.jit(do_not_specialize=["T", "S", "before", "after", "count", "sequences", "steps"])
 def find_key_ranges(
     queries, keys, first_key, end_key, first_query, end_query, programs,
-    T, S, before, after, interval, count, sequences, steps, BLOCK: tl.constexpr,
+    T, S, before, after, interval, count, sequences, steps, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Compute the key ranges in programs (·, 0), the query ranges in (·, 1) and the table of programs in (·, 2)."""
     if tl.program_id(1) == 0:

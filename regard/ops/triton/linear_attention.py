@@ -83,7 +83,7 @@ def undivided_gradients(grad, out, total, row, H, T, i, mask, D: tl.constexpr, D
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def sum_keys(
     k, v, states, lengths, k_t, v_t, S, H, k_factor, n, split,
-    D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store the state of the keys of one split in the entry after its own."""
     row, index = tl.program_id(0), tl.program_id(1)
@@ -116,7 +116,7 @@ def cumulate_states(states, n, D: tl.constexpr, P: tl.constexpr, W: tl.constexpr
 def linear_forward(
     q, k, v, out, total, states, lengths, q_t, k_t, v_t, T, S, H, q_factor, k_factor, n, split,
     D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
-    DIVIDED: tl.constexpr, PRECISION: tl.constexpr,
+    DIVIDED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the context of one split of queries, and its divisor."""
     row, index = tl.program_id(0), tl.program_id(1)
@@ -151,7 +151,7 @@ def linear_forward(
 def linear_backward_queries(
     q, k, v, out, grad, total, states, lengths, dq, q_t, k_t, v_t, T, S, H, q_factor, k_factor, n, split,
     D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
-    DIVIDED: tl.constexpr, PRECISION: tl.constexpr,
+    DIVIDED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the gradient of one split of queries."""
     row, index = tl.program_id(0), tl.program_id(1)
@@ -181,7 +181,7 @@ def linear_backward_queries(
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def sum_queries(
     q, out, grad, total, states, q_t, T, H, q_factor, n, split,
-    D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, DIVIDED: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, DIVIDED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store the gradient of the state from one split of queries; entries are counted from the end of the row."""
     row, index = tl.program_id(0), tl.program_id(1)
@@ -203,7 +203,7 @@ def sum_queries(
 def linear_backward_keys(
     q, k, v, out, grad, total, states, lengths, dk, dv, q_t, k_t, v_t, T, S, H, q_factor, k_factor, n, split,
     D: tl.constexpr, C: tl.constexpr, ELU: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
-    DIVIDED: tl.constexpr, PRECISION: tl.constexpr,
+    DIVIDED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the gradients of one split of keys and values, from its end to its beginning."""
     row, index = tl.program_id(0), tl.program_id(1)

@@ -64,7 +64,7 @@ def sum_partials(partials, total, P, W, R: tl.constexpr, C: tl.constexpr):
 @triton.jit(do_not_specialize=["M"])
 def matmul_relu_backward(
     grad, weight, activated_pairs, out, partials, M, N: tl.constexpr, K: tl.constexpr,
-    SCALE: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+    SCALE: tl.constexpr, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
     """Multiply (M, K) by (K, N), set the product to zero where ReLU's output was zero, and sum its columns per tile.
 

@@ -19,7 +19,7 @@ def _normalise(x, x_bias, offset, mask, column, column_mask, eps, W: tl.constexp
 @triton.jit(do_not_specialize=["N"])
 def norm_gelu(
     x, x_bias, weight, bias, y, N, eps,
-    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write GELU of the LayerNorm of x + x_bias."""
     row = tl.program_id(0) * R + tl.arange(0, R)
@@ -37,7 +37,7 @@ def norm_gelu(
 @triton.jit(do_not_specialize=["N"])
 def norm_gelu_backward(
     grad, x, x_bias, weight, bias, dx, partials, N, eps,
-    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    W: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Write the gradient of x, and each program's part of the gradients of weight, bias and x_bias."""
     program = tl.program_id(0)

@@ -7,7 +7,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["N", "T", "positions_b", "sign"])
 def rotate(
     q, k, v, output, positions, frequency, q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, N, T, positions_b, sign,
-    H: tl.constexpr, D: tl.constexpr, AXES: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, P: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, AXES: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, P: tl.constexpr
 ):  # fmt: skip
     """Rotate q in programs (·, 0) and k in (·, 1), copy v in (·, 2).
 

@@ -67,7 +67,7 @@ def varlen_forward(
     q, k, v, out, lse, first_key, end_key, query_order, key_order, seed, q_t, k_t, v_t, range_r,
     T, S, H, scale, threshold, keep_scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the context and lse of M queries."""
     row = tl.program_id(0)
@@ -120,7 +120,7 @@ def query_gradients(
     q, k, v, out, grad, lse, first_key, end_key, query_order, key_order, seed_value, q_t, k_t, v_t, out_t,
     i, is_query, row, T, S, scale, threshold, keep_scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Return the indices of M queries, their gradients and deltas, from all keys that any of them attends to."""
     d = tl.arange(0, D)
@@ -151,7 +151,7 @@ def key_gradients(
     q, k, v, out, grad, lse, delta, first_query, end_query, query_order, key_order, seed_value, q_t, k_t, v_t, out_t,
     j, is_key, row, T, scale, threshold, keep_scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Return the indices of N keys and the gradients of keys and values, from all queries that attend to any of them.
 
@@ -191,7 +191,7 @@ def key_gradients(
 def store_tile_gradients(
     q, k, v, grad, lse, dq, dk, dv, first_key, end_key, seed_value, q_t, k_t, v_t, grad_t, dq_t, dkv_t,
     i, is_query, j, is_key, row, T, scale, threshold, keep_scale,
-    D: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Store all gradients of queries and keys that attend to no others; each is stored before the next is computed."""
     d = tl.arange(0, D)
@@ -218,7 +218,7 @@ def store_tile_gradients(
 def varlen_backward_sequences(
     q, k, v, out, grad, lse, dq, dkv, first_key, end_key, first_query, end_query, programs, seed,
     q_t, k_t, v_t, dq_t, dkv_t, T, S, H, scale, threshold, keep_scale,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute all gradients of the sequences of a program, or its share of them if they do not fit into one tile.
 
@@ -270,7 +270,7 @@ def varlen_backward_queries(
     q, k, v, out, grad, lse, delta, dq, first_key, end_key, query_order, key_order, seed, q_t, k_t, v_t, dq_t, range_r,
     T, S, H, scale, threshold, keep_scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the gradients of M queries, and their deltas for `varlen_backward_keys`."""
     row = tl.program_id(0)
@@ -294,7 +294,7 @@ def varlen_backward_keys(
     q, k, v, grad, lse, delta, dkv, first_query, end_query, query_order, key_order, seed, q_t, k_t, v_t, dkv_t, range_r,
     T, S, H, scale, threshold, keep_scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    ORDERED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Compute the gradients of N keys and their values."""
     row = tl.program_id(0)

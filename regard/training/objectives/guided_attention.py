@@ -11,8 +11,6 @@ Attention weights are materialised in the selected layers only, and only while t
 Shapes: B sentences, H heads, T target positions, S source positions, L links.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +47,7 @@ class GuideSettings(Settings):
     width: float = Field(0.2, gt=0, description="standard deviation of the diagonal, relative to the sentence length")
 
     def check_model(self, model: TransformerConfig) -> None:
-        """Check that the model has the selected layers and heads.
-
-        Raises:
-            UserError: A layer or head does not exist.
-        """
+        """Check that the model has the selected layers and heads."""
         for key, chosen, size in (("layers", self.layers, model.decoder_layers), ("heads", self.heads, model.heads)):
             for number in chosen or ():
                 if not -size <= number < size:

@@ -16,8 +16,6 @@ Shapes: B sentences, N positions of all NAT targets concatenated, T positions of
 U tokens of the longest target, L CTC states.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -56,11 +54,7 @@ class NATObjectiveSettings(Settings):
     length_weight: float = Field(0.5, ge=0, description="weight of the length classifier's loss")
 
     def resolve(self, model: NATransformerConfig) -> Reveal:
-        """Return which tokens are revealed to this model.
-
-        Raises:
-            UserError: The model cannot be trained in this way.
-        """
+        """Return which tokens are revealed to this model."""
         if self.reveal == "auto":
             return "uniform" if model.length == "classifier" else "glancing"
         if self.reveal == "uniform" and model.length != "classifier":
@@ -68,11 +62,7 @@ class NATObjectiveSettings(Settings):
         return self.reveal
 
     def check_model(self, model: NATransformerConfig) -> None:
-        """Check that every setting has an effect on this model.
-
-        Raises:
-            UserError: A setting contradicts the model or has no effect.
-        """
+        """Check that every setting has an effect on this model."""
         default, reveal = NATObjectiveSettings(), self.resolve(model)
         if self.glancing_ratio != default.glancing_ratio and reveal != "glancing":
             raise UserError(f"objective.glancing_ratio: is for objective.reveal=glancing, not {reveal}; omit it")

@@ -6,8 +6,6 @@ and penalises the difference, and guided attention adds a loss on cross-attentio
 Shapes: N target tokens to predict, W width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import torch

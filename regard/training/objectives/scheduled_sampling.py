@@ -8,8 +8,6 @@ The first pass runs without dropout, as predictions are made at inference. Rando
 generator, which is part of a checkpoint; none are drawn while the probability is zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

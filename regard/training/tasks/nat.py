@@ -1,7 +1,5 @@
 """Training of non-autoregressive (NAT) translators, with the data, batches and validation of other translators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -90,9 +88,6 @@ class NATTask(TranslationTask):
         """Print how many targets are longer than the upsampled source; they do not contribute to the loss.
 
         CTC paths need a blank between repeated tokens, so that some more targets may not fit; the log counts those too.
-
-        Raises:
-            UserError: No target fits.
         """
         config: Any = self.model.config
         if config.length == "classifier":

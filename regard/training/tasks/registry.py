@@ -1,7 +1,5 @@
 """The tasks by the kind of model that a recipe selects, and how recipes are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

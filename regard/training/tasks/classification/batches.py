@@ -4,8 +4,6 @@ If all images fit, they are on the device as bytes, and a batch is gathered, aug
 synchronising.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, islice
@@ -36,7 +34,7 @@ class ImageBatch:
     def __len__(self) -> int:
         return len(self.images)
 
-    def split(self, *sizes: int) -> list[ImageBatch]:
+    def split(self, *sizes: int) -> "list[ImageBatch]":
         """Split into batches of these sizes."""
         parts = zip(torch.split(self.images, list(sizes)), torch.split(self.targets, list(sizes)), strict=True)
         return [ImageBatch(images, targets) for images, targets in parts]

@@ -4,8 +4,6 @@ The folder contains one store each of training and validation images, the names 
 everything that they were made from.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence
@@ -52,9 +50,6 @@ def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress,
     """Prepare the data in an empty folder, or link the folder to the shared store `data.store`.
 
     If the images have the given classes, their order is kept.
-
-    Raises:
-        UserError: The images cannot be used, or the store was made from others or with other settings.
     """
     store = recipe.data.store
     if store is None:
@@ -68,11 +63,7 @@ def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress,
 
 
 def write_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, classes: Sequence[str] = ()) -> None:
-    """Decode all images into an empty folder.
-
-    Raises:
-        UserError: The images cannot be used.
-    """
+    """Decode all images into an empty folder."""
     sets = open_sets(recipe, progress)
     if set(classes) == set(sets["train"].classes):
         sets = {name: images.with_classes(classes) for name, images in sets.items()}
@@ -96,11 +87,7 @@ def write_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, c
 
 
 def open_sets(recipe: ClassificationRecipe, progress: Progress | None = None) -> dict[str, ImageSet]:
-    """Open the training and validation images.
-
-    Raises:
-        UserError: There are no such images, or their classes differ.
-    """
+    """Open the training and validation images."""
     data = recipe.data
     if data.valid is None:
         splits = open_splits(data.images, data)
@@ -115,11 +102,7 @@ def open_sets(recipe: ClassificationRecipe, progress: Progress | None = None) ->
 
 
 def _open_training_images(recipe: ClassificationRecipe) -> ImageSet:
-    """Open the training split, or all images if there are no splits.
-
-    Raises:
-        UserError: There are no images, or only one class.
-    """
+    """Open the training split, or all images if there are no splits."""
     data = recipe.data
     try:
         images = open_images(data.images, data, "train")
@@ -140,11 +123,7 @@ def data_settings(recipe: ClassificationRecipe) -> Fingerprints:
 
 
 def check_images(folder: Path, recipe: ClassificationRecipe, owner: str) -> None:
-    """Check that the images are those that the data in a folder was made from; their location does not matter.
-
-    Raises:
-        UserError: Images were changed, added or removed.
-    """
+    """Check that the images are those that the data in a folder was made from; their location does not matter."""
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     for name, images in open_sets(recipe).items():
         if set(images.classes) == set(fingerprints["classes"]):
@@ -157,11 +136,7 @@ def check_images(folder: Path, recipe: ClassificationRecipe, owner: str) -> None
 
 
 def open_data(folder: Path, recipe: ClassificationRecipe, progress: Progress) -> ClassificationData:
-    """Open prepared data; recreate a store if it is damaged.
-
-    Raises:
-        UserError: The images have changed.
-    """
+    """Open prepared data; recreate a store if it is damaged."""
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     home = recipe.data.store or folder
     with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):

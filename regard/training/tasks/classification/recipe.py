@@ -1,7 +1,5 @@
 """Recipes of image classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -95,11 +93,7 @@ class ClassificationRecipe(Recipe):
         self.model_config_for(2, self.data.channels or 3)
 
     def model_config_for(self, classes: int, channels: int) -> Any:
-        """Build the configuration of the model, given the numbers of classes and channels.
-
-        Raises:
-            UserError: a key or preset is unknown, or a value is wrong.
-        """
+        """Build the configuration of the model, given the numbers of classes and channels."""
         configs = MODELS[self.kind].config
         presets = [name for name in PRESETS if hasattr(configs, name)]
         size = {} if self.data.size is None else {"image": self.data.size}
@@ -111,11 +105,7 @@ class ClassificationRecipe(Recipe):
         return Resize(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)
 
     def complete(self, model: Mapping[str, Any], preprocessing: ImagePreprocessing, where: str) -> Self:
-        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`.
-
-        Raises:
-            UserError: a setting of the recipe contradicts them.
-        """
+        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`."""
         if model["kind"] != self.kind:
             raise UserError(f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind")
         own = {key: value for key, value in model.items() if key not in DERIVED}

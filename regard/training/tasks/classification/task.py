@@ -1,7 +1,5 @@
 """Training of image classifiers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +77,7 @@ class ClassificationTask(Task[ImageBatch]):
     @classmethod
     def open(
         cls, folder: Path, recipe: ClassificationRecipe, device: torch.device, progress: Progress
-    ) -> ClassificationTask:
+    ) -> "ClassificationTask":
         data = open_data(folder, recipe, progress)
         preprocessing = data.preprocessing
         config = recipe.model_config_for(len(preprocessing.classes), preprocessing.channels)

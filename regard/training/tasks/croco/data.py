@@ -6,8 +6,6 @@ validation.
 Shapes: B pairs, H height, W width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,11 +83,7 @@ class PhotoPairs:
 
 
 def find_pairs(folder: Path) -> list[Path]:
-    """Return the folders with two images in a folder, sorted.
-
-    Raises:
-        UserError: There are fewer than two, or one contains another number of images.
-    """
+    """Return the folders with two images in a folder, sorted."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; data.images contains one folder with two images per pair")
     found = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -103,11 +97,7 @@ def find_pairs(folder: Path) -> list[Path]:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Return the two images of a pair.
-
-    Raises:
-        UserError: There are more or fewer.
-    """
+    """Return the two images of a pair."""
     images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
     if len(images) != 2:
         raise UserError(f"{folder}: {len(images)} images; a pair is a folder with two images in alphabetical order")

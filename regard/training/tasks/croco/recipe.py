@@ -1,7 +1,5 @@
 """Recipes of CroCo models: cross-view completion, or disparity if model.head is dense."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,20 +94,12 @@ class CroCoRecipe(Recipe):
             raise UserError("data.images: photographs have no disparities; give data.scenes instead")
 
     def model_settings(self) -> CroCoConfig:
-        """Build the configuration of the model.
-
-        Raises:
-            UserError: a key or preset is unknown, or a value is wrong.
-        """
+        """Build the configuration of the model."""
         config: CroCoConfig = build_model_config(CroCoConfig, self.model, PRESETS, "mini", {})
         return config
 
     def complete(self, config: CroCoConfig, where: str) -> Self:
-        """Return the recipe with the keys of the model that the run is initialised from.
-
-        Raises:
-            UserError: a key of the recipe contradicts it.
-        """
+        """Return the recipe with the keys of the model that the run is initialised from."""
         known = {key: value for key, value in config.model_dump().items() if key not in FREE_KEYS}
         keys = self.model_settings().model_dump()
         for key in self.model.keys() & known.keys():

@@ -3,8 +3,6 @@
 Shapes: B pairs, H height, W width, K visible patches.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,7 +121,7 @@ class CroCoTask(Task[P]):
         check_files(list_photographs(recipe.data.images), read_fingerprints(folder)["files"], owner)
 
     @classmethod
-    def open(cls, folder: Path, recipe: CroCoRecipe, device: torch.device, progress: Progress) -> CroCoTask[Any]:
+    def open(cls, folder: Path, recipe: CroCoRecipe, device: torch.device, progress: Progress) -> "CroCoTask[Any]":
         source = open_pairs(recipe)
         model = build_model(recipe.model_settings(), initial_device(device, recipe.training.sharding))
         height, width = recipe.data.scenes.size

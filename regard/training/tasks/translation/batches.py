@@ -3,8 +3,6 @@
 Shapes: B sentences, S source tokens, T target tokens, N tokens of a packed row, L links between aligned tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +66,7 @@ class TextBatch:
         """Number of tokens of the larger side including padding, which `batch.tokens` limits."""
         return max(self.source.numel(), self.inputs.numel())
 
-    def to(self, device: torch.device) -> TextBatch:
+    def to(self, device: torch.device) -> "TextBatch":
         """Move a CPU batch to a device; to a GPU with one asynchronous copy of all its tensors."""
         if device.type != "cuda":
             return self
@@ -89,7 +87,7 @@ class PackedShape:
     longest: int  # maximum length of a sentence on either side
 
     @classmethod
-    def of(cls, corpus: ParallelTokens, tokens: int) -> PackedShape:
+    def of(cls, corpus: ParallelTokens, tokens: int) -> "PackedShape":
         """Return a shape for batches of a corpus that are planned with at most this many tokens."""
         (row,) = corpus.longest_pairs(1)
         longest = max(int(corpus.source.lengths_at(row)), int(corpus.target.lengths_at(row)) - 1)

@@ -4,8 +4,6 @@ The folder contains the tokenizer, the store of training tokens, the validation 
 fingerprints of everything that it was made from.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -115,11 +113,7 @@ def write_data(
 def use_shared_store(
     folder: Path, store: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None
 ) -> None:
-    """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist.
-
-    Raises:
-        UserError: The store was made from other files or with other settings; or as `write_data`.
-    """
+    """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist."""
     make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, vocabularies), "tokens", progress)
     fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
     check_data_settings(data_settings(recipe), fingerprints["settings"], store)
@@ -144,11 +138,7 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
 
 
 def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> TranslationData:
-    """Open prepared data; recreate the token store if it is damaged.
-
-    Raises:
-        UserError: The tokenizer, the validation pairs or the tokens have changed.
-    """
+    """Open prepared data; recreate the token store if it is damaged."""
     fingerprints = read_fingerprints(folder, **FINGERPRINT_KEYS)
     vocabularies = Vocabularies.load(folder)
     if vocabularies.fingerprint() != fingerprints["tokenizer"]:
@@ -232,11 +222,7 @@ def write_tokens(
     skipped: SkippedPairs,
     progress: Progress,
 ) -> None:
-    """Tokenise the training corpora into a store.
-
-    Raises:
-        UserError: All pairs of a corpus are skipped.
-    """
+    """Tokenise the training corpora into a store."""
     source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
 
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:

@@ -1,7 +1,5 @@
 """Recipes of autoregressive translators."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -223,11 +221,7 @@ class TranslationRecipe(Recipe):
             self.objective.guided_attention.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> EncoderDecoderConfig:
-        """Build the configuration of the model, given the vocabulary sizes.
-
-        Raises:
-            UserError: a key or preset is unknown, or a value is wrong.
-        """
+        """Build the configuration of the model, given the vocabulary sizes."""
         configs = MODELS[self.kind].config
         for key in sorted(self.model.keys() - configs.model_fields.keys() - {"preset"}):
             if others := [name for name in TRANSLATORS if key in MODELS[name].config.model_fields]:
@@ -272,11 +266,7 @@ class TranslationRecipe(Recipe):
     def complete(
         self, tokenizer: Mapping[str, Any], model: Mapping[str, Any], languages: tuple[str, str], where: str
     ) -> Self:
-        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`.
-
-        Raises:
-            UserError: a setting of the recipe contradicts them.
-        """
+        """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`."""
         for key in sorted(self.tokenizer.model_fields_set & tokenizer.keys()):
             given, own = getattr(self.tokenizer, key), tokenizer[key]
             if given < own if key == "size" else given != own:  # a vocabulary may be smaller than its maximum size

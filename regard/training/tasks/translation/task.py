@@ -1,7 +1,5 @@
 """Training of autoregressive translators."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -107,7 +105,9 @@ class TranslationTask(Task[TextBatch]):
         check_files(recipe.data.files(), read_fingerprints(folder)["files"], owner)
 
     @classmethod
-    def open(cls, folder: Path, recipe: TranslationRecipe, device: torch.device, progress: Progress) -> TranslationTask:
+    def open(
+        cls, folder: Path, recipe: TranslationRecipe, device: torch.device, progress: Progress
+    ) -> "TranslationTask":
         data = open_data(folder, recipe, progress)
         vocabularies, languages = data.vocabularies, recipe.data.language_pair()
         config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
@@ -125,11 +125,7 @@ class TranslationTask(Task[TextBatch]):
         return task
 
     def report(self, progress: Progress) -> None:
-        """Print what else is worth knowing about the data.
-
-        Raises:
-            UserError: The data cannot be used with this model.
-        """
+        """Print what else is worth knowing about the data."""
 
     def initialise(self, initial: InitialModel) -> str:
         encoder_only = self.recipe.init.parts == "encoder"
