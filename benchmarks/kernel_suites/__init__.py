@@ -1,1 +1,1 @@
-"""What benchmarks/kernels.py measures, by topic."""
+"""Measurements of benchmarks/kernels.py, by topic."""

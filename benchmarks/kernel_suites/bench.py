@@ -1,4 +1,4 @@
-"""How kernels are timed, and what is kept of it."""
+"""Timing of kernels, and the rows of the result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from harness import synchronize
 from torch import Tensor
 
 HEADS, WIDTH = 8, 64
@@ -14,96 +15,104 @@ Row = dict[str, Any]
 
 
 class Bench:
-    """Where, how large and how often; keeps what was found."""
+    """Times kernels on a device and collects rows.
 
-    def __init__(self, device: str, tokens: int, warm: bool) -> None:
-        self.device, self.tokens, self.warm = torch.device(device), tokens, warm
+    Args:
+        device: The device; a CPU uses Triton's interpreter and small sizes, and times nothing.
+        tokens: Number of tokens of a batch.
+        compile_only: Whether to make every call only once, to fill Triton's cache.
+    """
+
+    def __init__(self, device: str, tokens: int, compile_only: bool) -> None:
+        self.device, self.tokens, self.compile_only = torch.device(device), tokens, compile_only
         self.toy = self.device.type == "cpu"
         self.heads, self.dtype = (1, torch.float32) if self.toy else (HEADS, torch.bfloat16)
         self.rows: list[Row] = []
 
-    def note(self, part: str, name: str, **found: object) -> None:
-        self.rows.append({"part": part, "name": name, **found})
-        if not self.warm:
-            shown = "  ".join(f"{key} {_shown(value)}" for key, value in found.items())
-            print(f"{part:10} {name:42} {shown}", flush=True)
+    def add(self, part: str, name: str, **values: object) -> None:
+        """Add and print a row."""
+        self.rows.append({"part": part, "name": name, **values})
+        if not self.compile_only:
+            formatted = "  ".join(f"{key} {_format(value)}" for key, value in values.items())
+            print(f"{part:13} {name:42} {formatted}", flush=True)
 
-    def attempt(self, part: str, name: str, measure: Callable[[], Row]) -> None:
-        """One line of the table, or why there is none."""
+    def measure(self, part: str, name: str, measure: Callable[[], Row]) -> None:
+        """Add a row with the returned values, or with the error."""
         try:
-            self.note(part, name, **measure())
-        except Exception as error:  # whatever fails, the rest is worth having
-            first = (str(error).splitlines() or [""])[0]
-            self.note(part, name, error=f"{type(error).__name__}: {first}"[:160])
+            self.add(part, name, **measure())
+        except Exception as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            self.add(part, name, error=f"{type(error).__name__}: {first_line}"[:160])
 
-    def compare(
-        self, part: str, name: str, call: Callable[..., Tensor], inputs: Sequence[Tensor], waits: bool = False
+    def time_op(self, part: str, name: str, run: Run) -> None:
+        """Add a row with the time of a call."""
+        self.measure(part, name, lambda: self.times("op", run))
+
+    def time_gradients(
+        self, part: str, name: str, call: Callable[..., Tensor], inputs: Sequence[Tensor], capture: bool = True
     ) -> None:
-        """One line with the times of forward alone and of forward and backward."""
+        """Add a row with the times of the forward pass, and of the forward and backward pass."""
 
         def measure() -> Row:
-            forward, both = gradients(call, inputs)
-            return self.times("forward", forward, waits) | self.times("both", both, waits)
+            forward, both = forward_and_both(call, inputs)
+            return self.times("forward", forward, capture) | self.times("both", both, capture)
 
-        self.attempt(part, name, measure)
+        self.measure(part, name, measure)
 
-    def times(self, what: str, run: Run, waits: bool = False) -> Row:
-        """What waits for the device cannot be captured, and has no time of its own there."""
-        return {f"{what} eager": self._eager(run), f"{what} device": None if waits else self._device(run)}
+    def times(self, name: str, run: Run, capture: bool = True) -> Row:
+        """Return milliseconds of eager calls, and of a CUDA graph unless `capture` is False."""
+        return {f"{name} eager": self._time_eager(run), f"{name} device": self._time_graph(run) if capture else None}
 
-    def _eager(self, run: Run) -> float:
+    def _time_eager(self, run: Run) -> float:
         run()
-        self._wait()
-        if self.warm or self.toy:
+        synchronize(self.device)
+        if self.compile_only or self.toy:
             return math.nan
         for _ in range(3):
             run()
-        once = self._clock(run, 1)
+        once = self._time_calls(run, 1)
         calls = max(1, min(10, round(3 / once)))
-        return median(self._clock(run, calls) for _ in range(7))
+        return median(self._time_calls(run, calls) for _ in range(7))
 
-    def _clock(self, run: Run, calls: int) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._wait()
-        begin.record()
+    def _time_calls(self, run: Run, calls: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        synchronize(self.device)
+        start.record()
         for _ in range(calls):
             run()
         end.record()
-        self._wait()
-        return begin.elapsed_time(end) / calls
+        synchronize(self.device)
+        return start.elapsed_time(end) / calls
 
-    def _device(self, run: Run) -> float | None:
-        if self.warm or self.toy:
+    def _time_graph(self, run: Run) -> float | None:
+        """Return the time of a captured call; None if it cannot be captured."""
+        if self.compile_only or self.toy:
             return None
         try:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 run()
                 run()
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                kept = run()
+                outputs = run()
             graph.replay()
-            found = median(self._clock(graph.replay, 5) for _ in range(7))
-            del kept, graph
-            return found
-        except Exception:  # what waits for the device cannot be captured
-            self._wait()
+            milliseconds = median(self._time_calls(graph.replay, 5) for _ in range(7))
+            del outputs, graph
+            return milliseconds
+        except Exception:
+            synchronize(self.device)
             return None
 
-    def _wait(self) -> None:
-        if not self.toy:
-            torch.cuda.synchronize()
 
-
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def gradients(call: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Run, Run]:
-    """Forward alone, and forward and backward."""
+def forward_and_both(call: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Run, Run]:
+    """Return functions for the forward pass, and for the forward and backward pass."""
     inputs = list(inputs)
     with torch.no_grad():
         grad = torch.randn_like(call(*inputs))
@@ -115,10 +124,15 @@ def gradients(call: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Ru
     return forward, lambda: torch.autograd.grad(call(*inputs), inputs, grad)
 
 
-def errors(call: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor, exact: list[Tensor]) -> Row:
+def relative_error(actual: Tensor, exact: Tensor) -> float:
+    return ((actual.double() - exact.double()).norm() / exact.double().norm()).item()
+
+
+def attention_errors(call: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor, exact: list[Tensor]) -> Row:
+    """Return relative errors of the output and of the gradients of queries, keys and values."""
     context = call(*inputs)
-    got = [context, *torch.autograd.grad(context, inputs, grad)]
+    actual = [context, *torch.autograd.grad(context, inputs, grad)]
     return {
-        name: ((mine.double() - theirs).norm() / theirs.norm()).item()
-        for name, mine, theirs in zip(("out", "dq", "dk", "dv"), got, exact, strict=True)
+        name: relative_error(mine, theirs)
+        for name, mine, theirs in zip(("out", "dq", "dk", "dv"), actual, exact, strict=True)
     }

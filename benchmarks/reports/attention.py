@@ -24,10 +24,10 @@ def write_kernels(result: Result) -> str:
     heads = ("attention", "kernel", "forward", "forward + backward", "same, with host overhead")
     rows = []
     for kind in ("self", "causal", "cross"):
-        for path, who in (("short", "ours"), ("varlen", "torch varlen_attn")):
+        for path, title in (("triton_varlen", "ours"), ("flash_varlen", "torch varlen_attn")):
             time, error = (found[part, f"{kind}, {path}"] for part in ("workload", "agreement"))
             times = (f"{time[key]:.2f}" for key in ("forward device", "both device", "both eager"))
-            rows.append((kind, who, *times, *(f"{error[key]:.5f}" for key in ("out", "dq"))))
+            rows.append((kind, title, *times, *(f"{error[key]:.5f}" for key in ("out", "dq"))))
     return paragraphs(
         table((*heads, "error of the output", "error of dq"), rows),
         f"{result['what']}; {cite(result)}.",
