@@ -83,7 +83,7 @@ def put(text: str, name: str, written: str) -> str:
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
     new, count = pattern.subn(lambda _: f"{begin}{written}\n{end}" if written else f"{begin}{end}", text)
     if count != 1:
-        sys.exit(f"the page has {count} places for the table {name!r}, expected one")
+        sys.exit(f"the page has {count} markers of the table {name!r}, expected one")
     return new
 
 

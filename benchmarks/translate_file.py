@@ -36,7 +36,7 @@ def main() -> None:
         source, output = Path(folder) / "source.en", Path(folder) / "output.zh"
         sentences = [pair.source for pair in load_pairs("train", min(arguments.lines, 40_000))]
         source.write_text("".join(f"{line}\n" for line in islice(cycle(sentences), arguments.lines)), encoding="utf-8")
-        samples = watch(arguments.run, source, output, arguments.threads, arguments.beam)
+        samples = monitor_memory(arguments.run, source, output, arguments.threads, arguments.beam)
         written = output.read_bytes().count(b"\n")
     assert written == arguments.lines, f"{written} of {arguments.lines} lines were written"
     early, late = split(samples, arguments.lines / 10)
@@ -69,7 +69,7 @@ def main() -> None:
     assert growth < ALLOWED_MB, f"memory grew by {growth:.0f} MB after the first tenth"
 
 
-def watch(run: Path, source: Path, output: Path, threads: int, beam: int) -> list[dict[str, float]]:
+def monitor_memory(run: Path, source: Path, output: Path, threads: int, beam: int) -> list[dict[str, float]]:
     """Translate in a separate process and sample (seconds, output lines, resident megabytes)."""
     files = ["--input", str(source), "--output", str(output)]
     words = ["translate", str(run), *files, "--beam", str(beam), "--device", "cpu"]

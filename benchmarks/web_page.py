@@ -29,15 +29,15 @@ SENTENCE = "Yesterday my older brother bought three books at the market and read
 WORDS = SENTENCE.split()
 MAX_SECONDS, MIN_FRAMES = 2.0, 30.0
 SCROLL = """([selector, frames]) => new Promise((resolve) => {
-  const place = document.querySelector(selector);
+  const element = document.querySelector(selector);
   const times = [];
   const step = (now) => {
     times.push(now);
-    const room = place.scrollHeight - place.clientHeight;
-    place.scrollTop = room * Math.abs(Math.sin(times.length / 20));
-    place.scrollLeft = (place.scrollWidth - place.clientWidth) * Math.abs(Math.sin(times.length / 30));
+    const height = element.scrollHeight - element.clientHeight;
+    element.scrollTop = height * Math.abs(Math.sin(times.length / 20));
+    element.scrollLeft = (element.scrollWidth - element.clientWidth) * Math.abs(Math.sin(times.length / 30));
     if (times.length <= frames) requestAnimationFrame(step);
-    else resolve([times.slice(1).map((time, i) => time - times[i]), room]);
+    else resolve([times.slice(1).map((time, i) => time - times[i]), height]);
   };
   requestAnimationFrame(step);
 })"""
@@ -157,7 +157,7 @@ def measure(browser: Any, url: str, sentence: str, times: int) -> dict[str, Any]
         "browser": f"Chromium {browser.version}",
         "seconds": round(statistics.median(seconds), 3),
         "slowest": round(max(seconds), 3),
-        "frames": {name: count_frames(gaps) for name, (gaps, room) in frames.items() if room},
+        "frames": {name: count_frames(gaps) for name, (gaps, height) in frames.items() if height},
     }
 
 

@@ -162,7 +162,7 @@ def write_quality(result: Result) -> str:
 
 def _write_worse(result: Result) -> str:
     """Kinds that are worse than full attention with every seed."""
-    said = []
+    parts = []
     for task, name in (("recall", "recall"), ("copy", "copying"), ("corpus", "the demo corpus")):
         values = {
             kind: [_score(row) for row in result["rows"] if (row["task"], row["kind"]) == (task, kind)]
@@ -170,8 +170,8 @@ def _write_worse(result: Result) -> str:
         }
         worse = [kind for kind, scores in values.items() if scores and max(scores) < min(values["full"])]
         if worse:
-            said.append(f"in {name} {_join(worse)}")
-    return f"Worse than full attention with every seed: {'; '.join(said)}." if said else ""
+            parts.append(f"in {name} {_join(worse)}")
+    return f"Worse than full attention with every seed: {'; '.join(parts)}." if parts else ""
 
 
 def _score(row: Row) -> float:

@@ -95,10 +95,10 @@ def _note(result: Result) -> str:
 def _training_data(result: Result) -> str:
     """Training data of the students."""
     warm = [name for name, student in result["students"].items() if student["warm"]]
-    said = ["All students were trained on the teacher's translations of the training set and of further captions"]
-    said += [f"{_list(warm)} started from the teacher's encoder"] if warm else []
+    parts = ["All students were trained on the teacher's translations of the training set and of further captions"]
+    parts += [f"{_list(warm)} started from the teacher's encoder"] if warm else []
     alike = "Steps and batch sizes were chosen for each model: `STUDENTS` in benchmarks/nat.py"
-    return f"{'; '.join(said)}. {alike}. "
+    return f"{'; '.join(parts)}. {alike}. "
 
 
 def _judge_quality(result: Result) -> str:
@@ -123,28 +123,28 @@ def _holds(true: bool) -> str:
 
 
 def _judge_speed(results: list[Result]) -> str:
-    said, reached = [], {"one pass": 0.0, "ten iterations": 0.0}
+    parts, reached = [], {"one pass": 0.0, "ten iterations": 0.0}
     for result in results:
         ratios, rounds = _ratios(result, GREEDY, ONE_PASS), _ratios(result, GREEDY, (TEN,))
         reached["ten iterations"] = max(reached["ten iterations"], rounds[1][1])
-        launched = any(row["name"] == GREEDY + EAGER for row in result["results"])
-        plain = _ratios(result, GREEDY + EAGER, tuple(name + EAGER for name in ONE_PASS)) if launched else {}
-        reached["one pass"] = max(reached["one pass"], *(of_all[1][1] for of_all in (ratios, plain) if of_all))
-        mode = ", both with CUDA graphs" if launched else ""
+        has_eager = any(row["name"] == GREEDY + EAGER for row in result["results"])
+        eager = _ratios(result, GREEDY + EAGER, tuple(name + EAGER for name in ONE_PASS)) if has_eager else {}
+        reached["one pass"] = max(reached["one pass"], *(of_all[1][1] for of_all in (ratios, eager) if of_all))
+        mode = ", both with CUDA graphs" if has_eager else ""
         ten = _list([f"{low:.1f}" for low, _ in rounds.values()])
-        said.append(
+        parts.append(
             f"On {result['machine']}{mode}, one pass is {_in_words(ratios)}; ten iterations are {ten} times as fast."
         )
-        if launched:
-            said.append(f"Without CUDA graphs one pass is {_in_words(plain)}.")
-            said.append(_explain_capture(result))
+        if has_eager:
+            parts.append(f"Without CUDA graphs one pass is {_in_words(eager)}.")
+            parts.append(_explain_capture(result))
     found = [
         f"{claimed} times for {what} {_holds(reached[what] >= claimed)}" for what, claimed in CLAIMED_SPEED.items()
     ]
     return (
         f"- **Speed.** Papers report {CLAIMED_SPEED['one pass']} times the speed for one pass and "
         f"{CLAIMED_SPEED['ten iterations']} times for ten iterations, at batch 1 and against unoptimised decoders. "
-        f"Our baseline is a cached greedy search of the same size. {' '.join(said)} So {_list(found)}."
+        f"Our baseline is a cached greedy search of the same size. {' '.join(parts)} So {_list(found)}."
     )
 
 
@@ -165,11 +165,11 @@ def _explain_capture(result: Result) -> str:
 def _judge_caution(results: list[Result]) -> str:
     scores = {row["name"]: row["score"]["value"] for row in results[0]["results"]}
     best = max(scores[name] for name in ONE_PASS)
-    said = [f"on {result['machine']}, one pass is {_in_words(_ratios(result, DEEP, ONE_PASS))}" for result in results]
+    parts = [f"on {result['machine']}, one pass is {_in_words(_ratios(result, DEEP, ONE_PASS))}" for result in results]
     return (
         "- **Caution** (Helcl et al. 2022): the baseline to beat is an autoregressive model with a deep encoder and a "
         f"shallow decoder. With 12+1 layers it has {scores[DEEP]:.1f} BLEU with greedy search; the best single pass "
-        f"has {best:.1f}. Compared with it, {_list(said)}."
+        f"has {best:.1f}. Compared with it, {_list(parts)}."
     )
 
 

@@ -57,13 +57,13 @@ def write_memory(result: Result) -> str:
 def write_curves(result: Result) -> str:
     """Distance between the loss curves of the fastest path and of the reference."""
     found = result["distances"]
-    whose = {"two_seeds": "two seeds of the reference", "ours": "regard and the reference"}
-    known = [who for who in whose if f"mean_distance_of_{who}" in found]
+    titles_of_groups = {"two_seeds": "two seeds of the reference", "ours": "regard and the reference"}
+    known = [group for group in titles_of_groups if f"mean_distance_of_{group}" in found]
     if not known:
         return ""
-    heads = ("distance of losses, means of ten steps", *(whose[who] for who in known))
+    heads = ("distance of losses, means of ten steps", *(titles_of_groups[group] for group in known))
     titles = {"mean": "mean over the second half", "largest": "maximum"}
-    rows = ((title, *(str(found[f"{what}_distance_of_{who}"]) for who in known)) for what, title in titles.items())
+    rows = ((title, *(str(found[f"{what}_distance_of_{group}"]) for group in known)) for what, title in titles.items())
     ends = (f"{row['name']} from {row['losses'][0]} to {row['last']}" for row in result["rows"] if "losses" in row)
     about = f"{begin_sentence(result['what'])}, {found['compared_steps']} of them compared"
     return paragraphs(
@@ -76,18 +76,18 @@ def write_curves(result: Result) -> str:
 def _judge_curves(result: Result) -> str:
     """Whether regard is as close to the reference as two seeds of the reference are to each other."""
     found, curves = result["distances"], {row["name"]: row["losses"] for row in result["rows"] if "losses" in row}
-    if not all(f"mean_distance_of_{who}" in found for who in ("ours", "two_seeds")):
+    if not all(f"mean_distance_of_{group}" in found for group in ("ours", "two_seeds")):
         return ""
     words = {}
     for what in ("mean", "largest"):
-        ours, seeds = (found[f"{what}_distance_of_{who}"] for who in ("ours", "two_seeds"))
+        ours, seeds = (found[f"{what}_distance_of_{group}"] for group in ("ours", "two_seeds"))
         words[what] = "not larger" if ours <= seeds else f"larger by {ours - seeds:.4f}"
     means: dict[str, list[float]] = {}
     shortest = min(map(len, curves.values()))
     for name, losses in curves.items():
         half = losses[shortest // 2 : shortest]
         means.setdefault("reference" if name.startswith("reference") else "ours", []).append(mean(half))
-    listed = {who: ", ".join(f"{one:.2f}" for one in sorted(of)) for who, of in means.items()}
+    listed = {group: ", ".join(f"{one:.2f}" for one in sorted(values)) for group, values in means.items()}
     return (
         f"The mean distance between regard and the reference is {words['mean']} than between two seeds of the "
         f"reference; the maximum is {words['largest']}. Mean loss of the second half by seed: regard {listed['ours']}; "

@@ -101,4 +101,4 @@ def _write_changes(runs: dict[str, Result]) -> str:
     for name, run in runs.items():
         changes = [f"`{value}`" for flag, value in pairwise(shlex.split(run["command"])) if flag == "--set"]
         names.setdefault(", ".join(changes), []).append(f"`{name}`")
-    return " ".join(f"{', '.join(who)} with {changes}." for changes, who in names.items() if changes)
+    return " ".join(f"{', '.join(recipes)} with {changes}." for changes, recipes in names.items() if changes)
