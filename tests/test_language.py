@@ -36,19 +36,18 @@ PHRASES = (
     r"\bno more than that asks\b",
 )
 SUFFIXES = {".py", ".md", ".js", ".css", ".html", ".yaml", ".yml", ".toml", ".sh", ".cfg", ""}
-EXEMPT = {"tests/test_language.py", "docs/LOG.md"}
-"""LOG.md may quote old names."""
+EXEMPT = ("tests/test_language.py", "docs/LOG.md", "tools/corpus/")
+"""The log may quote old names, and sentences of the corpus contain ordinary words."""
 
 
 def tracked_files() -> list[Path]:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    names = [name for name in listed.stdout.splitlines() if name not in EXEMPT]
+    names = [name for name in listed.stdout.splitlines() if not name.startswith(EXEMPT)]
     return [ROOT / name for name in names if Path(name).suffix in SUFFIXES and (ROOT / name).is_file()]
 
 
-@pytest.mark.xfail(reason="while the prose is being rewritten")
 def test_prose_uses_standard_terms() -> None:
     pattern = re.compile("|".join(PHRASES), re.IGNORECASE)
     found = [

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.ops.dispatch import KERNELS_ENABLED, on_device
 from regard.training.recipe import OptimSettings
 
 NO_DECAY = ("embedding", "positions", "class_token", "registers", ".table")
@@ -77,8 +76,6 @@ class StepCheck:
 
     def check(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
         """Return whether to take a step with this mean loss and gradient norm, as a boolean tensor."""
-        if KERNELS_ENABLED and self.counters.is_cuda and isinstance(step, Tensor):
-            return self.check_with_kernel(step, loss, norm)
         total, consecutive, *last, taken_steps, norm_sum = self.counters
         loss, norm, max_norm = loss.double(), norm.double(), self._max_norm(taken_steps, norm_sum)
         taken = loss.isfinite() & norm.isfinite() & (norm <= max_norm)
@@ -86,21 +83,6 @@ class StepCheck:
         if_taken = torch.stack((total, zero, *last, taken_steps + 1, norm_sum + norm))
         if_skipped = torch.stack((total + 1, consecutive + 1, zero + step, loss, norm, max_norm, taken_steps, norm_sum))
         self.counters.copy_(torch.where(taken, if_taken, if_skipped))  # in place, for CUDA graphs
-        return taken
-
-    def check_with_kernel(self, step: Tensor, loss: Tensor, norm: Tensor) -> Tensor:
-        """Like `check`, in one kernel launch instead of about thirty."""
-        from regard.ops.triton import step_check
-
-        taken = torch.empty_like(loss, dtype=torch.bool)
-        # In a CUDA graph the mean is float64, because the number of tokens is a float64 tensor. The conversion avoids
-        # compiling the kernel for a second dtype during capture.
-        mean = loss.double()
-        with on_device(self.counters):
-            step_check.check_step[(1,)](
-                self.counters, step, mean, norm, taken,
-                MAX_NORM=self.max_norm, MIN_STEPS=MIN_STEPS, NORM_FACTOR=NORM_FACTOR, num_warps=1,
-            )  # fmt: skip
         return taken
 
     def _max_norm(self, taken_steps: Tensor, norm_sum: Tensor) -> Tensor:

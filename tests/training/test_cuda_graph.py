@@ -13,11 +13,9 @@ import torch
 from regard.attention.masks import Packed
 from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
-from regard.ops.dispatch import TRITON_INSTALLED
 from regard.training import cuda_graph
 from regard.training.cuda_graph import StepGraph, signature_of, tensors_of, with_tensors
 from regard.training.objectives.nat import NATTargets
-from regard.training.optim import StepCheck
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
@@ -97,33 +95,6 @@ def test_batches_of_different_shapes_are_not_captured(tmp_path: Path, replayed: 
 def test_accumulated_batches_are_replayed_together(tmp_path: Path, replayed: list[int]) -> None:
     run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, cuda_graph=True)
     assert replayed == [2] * 5
-
-
-@pytest.mark.skipif(not TRITON_INSTALLED, reason="Triton is not installed")
-def test_captured_step_check_uses_the_kernel_that_eager_steps_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replayed: list[int]
-) -> None:
-    """For other dtypes it would have to be compiled during capture."""
-    from regard.ops.triton import step_check
-
-    check_step, dtypes = step_check.check_step, set()
-
-    class RecordingKernel:
-        def __getitem__(self, grid: Any) -> Any:
-            def launch(*tensors: torch.Tensor, **options: Any) -> None:
-                dtypes.add(tuple(tensor.dtype for tensor in tensors))
-                check_step[grid](*tensors, **options)
-
-            return launch
-
-    monkeypatch.setattr(step_check, "check_step", RecordingKernel())
-    monkeypatch.setattr(StepCheck, "check", StepCheck.check_with_kernel)
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # in Triton's interpreter
-    task = Line([(x.to(device).float(), y.to(device).float()) for x, y in points(4)])  # the precision of training
-    task.model.to(device).float()
-    run(task, tmp_path / "run", steps=6, cuda_graph=True)
-    assert replayed == [1] * 3
-    assert len(dtypes) == 1
 
 
 NAT_VARIANTS: dict[str, dict[str, Any]] = {
