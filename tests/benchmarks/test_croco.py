@@ -129,7 +129,7 @@ def test_pretraining_is_compared_after_equal_steps(
 
 
 def test_fewer_steps_shorten_the_ramp_and_the_warm_up() -> None:
-    recipe = croco.load_recipe("croco-scenes", TINY, 50, {})
+    recipe = croco.load_shortened_recipe("croco-scenes", TINY, 50, {})
     assert (recipe.training.steps, recipe.training.validate_every) == (50, 5)
     assert (recipe.completion.ramp_steps, recipe.optim.warmup) == (10, 5)
 
