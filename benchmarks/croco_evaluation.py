@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.two_view import SceneSettings
+from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.random import SceneRandom
 from regard.data.two_view.stereo import StereoPair, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import environment, save_result
 
 from regard.data.builtin.corpus import load_examples
-from regard.evaluation import bleu, exact_match
+from regard.evaluation.metrics import bleu, exact_match
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe

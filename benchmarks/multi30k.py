@@ -14,7 +14,7 @@ from harness import environment, save_result
 
 from regard.data.text.readers import read_pairs
 from regard.decoding.config import SearchSettings
-from regard.evaluation import bleu
+from regard.evaluation.metrics import bleu
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
 from regard.training.run import run_recipe

@@ -26,7 +26,7 @@ from harness import environment, save_result
 from regard.attention.masks import Padded
 from regard.data.builtin.corpus import Example, load_examples
 from regard.data.text.encoding import link_tokens
-from regard.evaluation import Score, bleu
+from regard.evaluation.metrics import Score, bleu
 from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device

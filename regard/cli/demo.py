@@ -60,7 +60,7 @@ def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
 def score_held_out(translator: Translator) -> None:
     """Print BLEU and exact matches on the test set, and on its sentences with word combinations new to the model."""
     from regard.data.builtin.corpus import load_examples
-    from regard.evaluation import bleu, exact_match
+    from regard.evaluation.metrics import bleu, exact_match
 
     test = load_examples("test")
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]

@@ -16,7 +16,7 @@ from regard.runtime import LineProgress, choose_device, replace_text_file
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
-    from regard.evaluation import System
+    from regard.evaluation.system import System
 
 
 @add_search_options(*SAMPLING_OPTIONS)
@@ -46,50 +46,54 @@ def evaluate(
         evaluate_images(run, data, split, mirrored, pictures, save, as_json, device)
         return
     assert src is not None
-    from regard import evaluation
     from regard.data.text.readers import read_parallel
+    from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
+    from regard.evaluation.metrics import Metrics
+    from regard.evaluation.report import read_reports
+    from regard.evaluation.system import System, SystemOutput, tokenisation_warning
+    from regard.evaluation.system import evaluate as evaluate_translations
 
     settings = [search.settings(run)]
     _check_translations_file(out, [src, ref, run, against])
-    stored = evaluation.read_reports(against) if against is not None and against.suffix == ".json" else None
+    stored = read_reports(against) if against is not None and against.suffix == ".json" else None
     paths = [run] if against is None or stored is not None else [run, against]
     if paired and len(paths) == 1:
         raise UserError("--paired needs a second system's translations: give a model or a file of them in --against")
     sources, references = zip(*read_parallel(src, ref), strict=True)
-    systems = [evaluation.System.open(path, choose_device(device)) for path in paths]
+    systems = [System.open(path, choose_device(device)) for path in paths]
     settings += [search.settings(path) for path in paths[1:]]
     tokenisation = choose_tokenisation(tokenize, [system.language for system in systems], src, ref)
-    metrics = evaluation.Metrics(tokenisation=tokenisation, lowercase=lowercase, ter=ter)
+    metrics = Metrics(tokenisation=tokenisation, lowercase=lowercase, ter=ter)
     for system, system_settings in zip(systems, settings, strict=True):
         _check_system(system, system_settings, len(sources), save)
     if stored is not None:
         # The conditions do not depend on the translations: compare them before hours of work.
-        placeholder = evaluation.SystemOutput(references, systems[0].resolve_settings(settings[0]))
-        evaluation.compare_with_stored(evaluation.evaluate(placeholder, sources, references, metrics), stored)
+        placeholder = SystemOutput(references, systems[0].resolve_settings(settings[0]))
+        compare_with_stored(evaluate_translations(placeholder, sources, references, metrics), stored)
     outputs = [system.translate(sources, one) for system, one in zip(systems, settings, strict=True)]
     if out is not None:
         with replace_text_file(out) as file:
             file.writelines(f"{line}\n" for line in outputs[0].translations)
-    reports = [evaluation.evaluate(output, sources, references, metrics) for output in outputs]
+    reports = [evaluate_translations(output, sources, references, metrics) for output in outputs]
     for system, output, report in zip(systems, outputs, reports, strict=True):
         if not as_json:
             typer.echo(report.facts() if against is None else f"{system.path}: {report.facts()}")
             typer.echo("\n".join(str(score) for score in report.results()))
-        warning = evaluation.tokenisation_warning(output.translations, references)
+        warning = tokenisation_warning(output.translations, references)
         if warning is not None:
             typer.echo(f"regard: {system.path}: {warning}", err=True)
         if save:
             system.save_report(report)
     comparison: dict[str, list[Any]] = {}
     if stored is not None:
-        nearest, comparison["differences"] = evaluation.compare_with_stored(reports[0], stored)
+        nearest, comparison["differences"] = compare_with_stored(reports[0], stored)
         reports.append(nearest)
         if not as_json:
             typer.echo(f"{against}: {nearest.facts()}, {nearest.date}")
     elif against is not None:
-        comparison["differences"] = evaluation.compare(reports[0], reports[1])
+        comparison["differences"] = compare(reports[0], reports[1])
         if paired:
-            comparison["significance"] = evaluation.paired_bootstrap(outputs[0], outputs[1], references, metrics)
+            comparison["significance"] = paired_bootstrap(outputs[0], outputs[1], references, metrics)
     if as_json:
         lists = {"evaluations": reports} | comparison
         values = {key: [value.as_dict() for value in values] for key, values in lists.items()}
@@ -109,7 +113,7 @@ def _check_translations_file(out: Path | None, inputs: Sequence[Path | None]) ->
 
 def _check_system(system: System, settings: DecodingSettings, lines: int, save: bool) -> None:
     """Reject invalid settings and files before hours of translating."""
-    from regard.evaluation import check_scores_writable
+    from regard.evaluation.report import check_scores_writable
 
     system.resolve_settings(settings)
     system.check_length(lines)
@@ -121,7 +125,7 @@ def choose_tokenisation(
     given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
 ) -> str:
     """Return the given tokeniser, or that of the target language, taken from the models or else from the file names."""
-    from regard.evaluation import check_tokenisation, tokenisation_for
+    from regard.evaluation.metrics import check_tokenisation, tokenisation_for
     from regard.training.tasks.translation.recipe import DataSettings
 
     guess = DataSettings(source=source, target=reference).language_pair()[1]
@@ -142,14 +146,14 @@ def evaluate_images(
     device: str,
 ) -> None:
     """Score a classifier on labelled images."""
-    from regard import evaluation
     from regard.evaluation.classification import evaluate, open_test_set
+    from regard.evaluation.report import check_scores_writable, save_report
     from regard.models.folder import find_model_folder
     from regard.pipelines.classifier import Classifier
 
     folder = find_model_folder(run)
     if save:
-        evaluation.check_scores_writable(folder)
+        check_scores_writable(folder)
     classifier = Classifier.load(folder, device=choose_device(device))
     images = open_test_set(data, classifier, split)
     with LineProgress(len(images), noun="images") as progress:
@@ -164,5 +168,5 @@ def evaluate_images(
         if not as_json:
             typer.echo("drawn: " + ", ".join(map(str, paths)))
     if save:
-        evaluation.save_report(report, folder)
+        save_report(report, folder)
     check_readable(len(report.unreadable), len(images))

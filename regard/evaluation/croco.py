@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.positions import grid_positions
-from regard.data.two_view import SceneSettings, find_matches, render_pairs
+from regard.data.two_view.config import SceneSettings
+from regard.data.two_view.pairs import find_matches, render_pairs
 from regard.data.two_view.random import SceneRandom
 from regard.inspection.two_view import cross_attention_names, find_peaks
 from regard.layers import gather_tokens, patchify

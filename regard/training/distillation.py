@@ -20,7 +20,7 @@ from regard.data.text.pairs import Pair
 from regard.data.text.readers import format_suffix
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
-from regard.evaluation import choose_closest, tokenisation_for
+from regard.evaluation.metrics import choose_closest, tokenisation_for
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.two_view import SceneSettings
+from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.random import SceneRandom
 from regard.evaluation.croco import (
     LabelledPairs,

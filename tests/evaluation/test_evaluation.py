@@ -15,27 +15,10 @@ import torch
 
 from regard import Translator, UserError
 from regard.decoding.config import SearchSettings
-from regard.evaluation import (
-    Metrics,
-    Report,
-    System,
-    SystemOutput,
-    bleu,
-    check_scores_writable,
-    check_tokenisation,
-    chrf,
-    compare,
-    compare_with_stored,
-    evaluate,
-    exact_match,
-    fingerprint_model,
-    paired_bootstrap,
-    read_reports,
-    save_report,
-    ter,
-    tokenisation_for,
-    tokenisation_warning,
-)
+from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
+from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match, ter, tokenisation_for
+from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report
+from regard.evaluation.system import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
 
 Command = Callable[..., Any]
 

@@ -10,8 +10,8 @@ import pytest
 
 import regard
 from regard.cli.demo import draw_cross_attention
-from regard.evaluation import bleu
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
+from regard.evaluation.metrics import bleu
 from regard.training.run import run_recipe
 from tests.conftest import Command, small_recipe, toy_pairs
 

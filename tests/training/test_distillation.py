@@ -17,8 +17,7 @@ from regard import SearchSettings, Translator, UserError
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.pairs import Pair
 from regard.data.text.readers import read_parallel
-from regard.evaluation import choose_closest
-from regard.evaluation.metrics import chrf
+from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator
 from regard.training import distillation

@@ -12,7 +12,7 @@ from regard.data.text.pairs import Pair
 from regard.data.text.readers import read_parallel
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.evaluation import bleu, chrf
+from regard.evaluation.metrics import bleu, chrf
 from regard.models.transformer import Transformer
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.progress import Progress

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from regard.data.images.preprocessing import IMAGE_SUFFIXES, decode_image
-from regard.data.two_view import SceneSettings, render_pairs
+from regard.data.two_view.config import SceneSettings
+from regard.data.two_view.pairs import render_pairs
 from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from regard.config import Settings
-from regard.data.two_view import SceneSettings
+from regard.data.two_view.config import SceneSettings
 from regard.errors import UserError
 from regard.layers import check_image_size
 from regard.models.croco import CroCoConfig

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data.images.preprocessing import VIEWS
-from regard.data.two_view import render_stereo
+from regard.data.two_view.pairs import render_stereo
 from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views

@@ -16,7 +16,7 @@ from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.errors import UserError
-from regard.evaluation import bleu, chrf, tokenisation_for
+from regard.evaluation.metrics import bleu, chrf, tokenisation_for
 from regard.models.folder import unique_tensors
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.ops.linear import use_prepacked
