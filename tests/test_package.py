@@ -173,21 +173,18 @@ def is_known(key: str) -> bool:
     return True
 
 
-def test_the_readmes_python_examples_run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    snippets = blocks(README.read_text(encoding="utf-8"), "python") if README.exists() else []
-    if not snippets:
-        pytest.skip("the README has no Python examples")
+PAGES_WITH_PYTHON = [
+    page for page in (README, *sorted(DOCS.glob("*.md"))) if page.exists() and blocks(page.read_text("utf-8"), "python")
+]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=lambda page: page.name)
+def test_python_examples_run(page: Path, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(trained_run, tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "readme"}
-    for snippet in snippets:
-        exec(compile(snippet, str(README), "exec"), names)
-
-
-def test_python_examples_of_the_vision_page_run() -> None:
-    names: dict[str, object] = {"__name__": "vision"}
-    for snippet in blocks((DOCS / "vision.md").read_text(encoding="utf-8"), "python"):
-        exec(compile(snippet, "vision.md", "exec"), names)
+    names: dict[str, object] = {"__name__": page.stem}
+    for snippet in blocks(page.read_text(encoding="utf-8"), "python"):
+        exec(compile(snippet, str(page), "exec"), names)
 
 
 def test_code_blocks_are_selected_by_language() -> None:
