@@ -30,7 +30,6 @@ PHRASES = (
     r"\btold apart\b",
     r"\bmended\b",
     r"\bof late\b",
-    r"in the style of whoever",
     r"\bgone on with\b",
     r"\bhow far it has come\b",
     r"\bno more than that asks\b",
