@@ -21,9 +21,8 @@ from decoding_profile import profile_decoding
 from harness import default_threads, environment, measure_alternately, save_result
 from marian import Decoder, as_transformer, random_marian, random_sources, transformers_decoder
 
-from regard.decoding.autoregressive import TransformerStepper
+from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import search
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, prepack
 

@@ -19,11 +19,10 @@ from harness import measure_alternately, synchronize
 from marian import Decoder, Tokens, as_transformer, random_marian, random_sources, transformers_decoder
 from transformers import MarianMTModel
 
-from regard.decoding.autoregressive import TransformerStepper
+from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.search import CapturedSearch
-from regard.decoding.search import search
 from regard.models.transformer import Transformer
 from regard.ops import beam_step, dispatch
 

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.attention.multi_head import Attention, use_qkv_hook
+from regard.decoding.beam import BeamSearch
 from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
-from regard.decoding.search import search
-from regard.decoding.stepper import Stepper, TokenHypothesis
+from regard.decoding.greedy import greedy_search
+from regard.decoding.stepper import S, Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops.linear import refresh_prepacked
@@ -32,6 +33,34 @@ if TYPE_CHECKING:
 
 GPU_BATCH_TOKENS = 4 * BATCH_TOKENS
 """On a GPU, the time of a step hardly depends on the number of sentences."""
+
+
+@torch.inference_mode()
+def search(
+    stepper: Stepper[S],
+    requests: Sequence[DecodingRequest | Sequence[int]],
+    settings: SearchSettings,
+    trace: bool = False,
+) -> list[list[TokenHypothesis]]:
+    """Return the best hypotheses of every request or source, best first.
+
+    Search does not know the model: a `Stepper` maps sources to a state and tokens to log-probabilities, on any device.
+
+    Args:
+        stepper: The model.
+        requests: Requests, or sources without constraints.
+        settings: Settings of the search.
+        trace: Whether hypotheses carry the tree of their beam.
+    """
+    batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
+    if not batch:
+        return []
+    beam_only = settings.coverage > 0 or trace or any(request.required for request in batch)
+    if settings.sampling and beam_only:
+        raise UserError("required phrases and trees need a beam: omit temperature, top_k and top_p")
+    if beam_only or (settings.beam_width > 1 and not settings.sampling):
+        return BeamSearch(stepper, batch, settings, trace).run()
+    return greedy_search(stepper, batch, settings)
 
 
 class AutoregressiveGenerator:

@@ -7,9 +7,8 @@ pytest.importorskip("transformers")
 
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
 from regard.attention.masks import Padded
-from regard.decoding.autoregressive import TransformerStepper
+from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import search
 from regard.decoding.stepper import TokenHypothesis
 
 VOCAB, LIMIT = 80, 60

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.autoregressive import TransformerStepper
+from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import search
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import linear as linear_module
 from regard.ops.linear import Precision, prepack, supports

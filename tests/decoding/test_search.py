@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.decoding.autoregressive import search
 from regard.decoding.beam import TOP_K_CHUNK, top_k
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
-from regard.decoding.search import search
 from regard.decoding.stepper import BeamNode, TokenHypothesis
 from regard.errors import UserError
 

@@ -11,9 +11,8 @@ import torch
 import regard
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.vocabularies import Vocabularies
-from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper
+from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper, search
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.search import search
 from regard.decoding.stepper import TokenHypothesis
 
 SENTENCES = [pair.source for pair in load_pairs("test", 24)]

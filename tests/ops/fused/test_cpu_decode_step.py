@@ -11,9 +11,8 @@ from regard import ablate, probe
 from regard.attention.core import Full
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
-from regard.decoding.autoregressive import TransformerStepper
+from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
-from regard.decoding.search import search
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch

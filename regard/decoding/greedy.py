@@ -1,8 +1,6 @@
-"""Search over a step function: greedy search and sampling here, beam search in beam.py.
+"""Greedy search and sampling: every hypothesis chooses its next token independently of the others.
 
-Search does not know the model: a `Stepper` maps sources to a state and tokens to log-probabilities, on any device.
-Every step processes all hypotheses of the batch at once. The chosen tokens are kept in NumPy arrays on the host, where
-operations on small arrays start faster than in PyTorch.
+The chosen tokens are kept in NumPy arrays on the host, where operations on small arrays start faster than in PyTorch.
 """
 
 import zlib
@@ -12,47 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import BeamSearch, build_hypotheses, raise_if_nan
+from regard.decoding.beam import build_hypotheses, raise_if_nan
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
-from regard.errors import UserError
 from regard.ops.sampling import gumbel_noise, sample
 
 MIN_REMOVED_SHARE = 0.25
 """Share of finished sentences from which they are removed from a batch, because that copies the cache."""
 
 
-@torch.inference_mode()
-def search(
-    stepper: Stepper[S],
-    requests: Sequence[DecodingRequest | Sequence[int]],
-    settings: SearchSettings,
-    trace: bool = False,
-) -> list[list[TokenHypothesis]]:
-    """Return the best hypotheses of every request or source, best first.
-
-    Args:
-        stepper: The model.
-        requests: Requests, or sources without constraints.
-        settings: Settings of the search.
-        trace: Whether hypotheses carry the tree of their beam.
-    """
-    batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
-    if not batch:
-        return []
-    beam_only = settings.coverage > 0 or trace or any(request.required for request in batch)
-    if settings.sampling and beam_only:
-        raise UserError("required phrases and trees need a beam: omit temperature, top_k and top_p")
-    if beam_only or (settings.beam_width > 1 and not settings.sampling):
-        return BeamSearch(stepper, batch, settings, trace).run()
-    return _greedy_or_sample(stepper, batch, settings)
-
-
-def _greedy_or_sample(
+def greedy_search(
     stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings
 ) -> list[list[TokenHypothesis]]:
-    """Greedy search, or independent samples: every row chooses its next token separately."""
+    """Return the greedy hypothesis of every request, or independent samples, best first."""
     device, copies = stepper.device, settings.beam_width
     repeated = [request for request in requests for _ in range(copies)]
     constraints = TokenConstraints.of(repeated, settings, stepper.eos, device, stepper.max_length)
