@@ -1,4 +1,4 @@
-"""Devices, optional packages, atomic files, signals and progress bars."""
+"""Devices, optional packages, atomic files, background threads, signals and progress bars."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeVar
 
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def choose_device(name: str) -> torch.device:
@@ -81,6 +86,24 @@ def replace_text_file(path: Path) -> Iterator[TextIO]:
         temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
     ):
         yield file
+
+
+def prefetch(
+    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
+) -> Iterator[Result]:
+    """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
+    with ThreadPoolExecutor(threads) as pool:
+        futures: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                futures.append(pool.submit(function, item))
+                if len(futures) > ahead:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 class Interrupted(KeyboardInterrupt):

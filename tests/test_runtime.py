@@ -1,4 +1,4 @@
-"""Signals, progress and atomic files."""
+"""Signals, progress, background threads and atomic files."""
 
 import io
 import signal
@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.runtime import Interrupted, Interruptions, LineProgress, import_optional, replace_text_file
+from regard.runtime import Interrupted, Interruptions, LineProgress, import_optional, prefetch, replace_text_file
 
 
 def test_deferred_interruption_waits_for_the_end_of_the_block() -> None:
@@ -88,3 +88,16 @@ def test_replaced_file_appears_when_it_is_complete(tmp_path: Path) -> None:
 def test_missing_optional_package_is_named_with_its_extra() -> None:
     with pytest.raises(UserError, match=r"needs the package not_installed; install it with pip install 'regard\[hf\]'"):
         import_optional("not_installed.module", "hf")
+
+
+def test_prefetched_results_keep_their_order_and_few_are_computed_ahead() -> None:
+    started: list[int] = []
+
+    def square(number: int) -> int:
+        started.append(number)
+        return number**2
+
+    results = prefetch(square, range(100), threads=2, ahead=3)
+    assert next(results) == 0
+    assert len(started) <= 4
+    assert list(results) == [number**2 for number in range(1, 100)]

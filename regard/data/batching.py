@@ -1,22 +1,17 @@
-"""Batches: the order of the pairs of an epoch, the pairs of each batch, and prefetching in background threads.
+"""Batches: the order of the pairs of an epoch and the pairs of each batch.
 
 The order of an epoch is a permutation computed by a Feistel network, so that any part of it can be computed without
 storing the rest, and training can resume at any position.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 WINDOW = 2**17
 """Maximum number of pairs that are divided into batches together, which bounds the memory needed."""
@@ -144,21 +139,3 @@ def _splitmix64(x: Words) -> Words:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def prefetch(
-    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
-) -> Iterator[Result]:
-    """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
-    with ThreadPoolExecutor(threads) as pool:
-        futures: deque[Future[Result]] = deque()
-        try:
-            for item in items:
-                futures.append(pool.submit(function, item))
-                if len(futures) > ahead:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
-        finally:
-            for future in futures:
-                future.cancel()

@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.batching import prefetch
 from regard.data.images.datasets import read_resized
 from regard.data.images.image_sets import ImageSet, ImageSettings, Split, open_images
 from regard.data.images.preprocessing import ImageError, Pixels
 from regard.errors import UserError
 from regard.pipelines.classifier import BATCH, THREADS, Classifier
+from regard.runtime import prefetch
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch, shuffle
+from regard.data.batching import EpochOrder, plan_packed, plan_padded, shuffle
 
 PLANS = {"padded": plan_padded, "packed": plan_packed}
 
@@ -153,16 +153,3 @@ def test_a_window_is_computed_without_the_rest_of_the_epoch(size: int) -> None:
     assert 0 < len(rows) <= 1000
     assert len(set(rows.tolist())) == len(rows)
     assert rows.max() < size
-
-
-def test_prefetched_results_keep_their_order_and_few_are_computed_ahead() -> None:
-    started: list[int] = []
-
-    def square(number: int) -> int:
-        started.append(number)
-        return number**2
-
-    results = prefetch(square, range(100), threads=2, ahead=3)
-    assert next(results) == 0
-    assert len(started) <= 4
-    assert list(results) == [number**2 for number in range(1, 100)]

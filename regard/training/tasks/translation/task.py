@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch
+from regard.data.batching import EpochOrder, plan_packed, plan_padded
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
@@ -21,6 +21,7 @@ from regard.models.folder import unique_tensors
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.ops.linear import use_prepacked
 from regard.pipelines.translator import Translator
+from regard.runtime import prefetch
 from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.optim import ADVICE
