@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 QUICK := tests/test_imports.py tests/test_package.py tests/test_layers.py tests/attention tests/models tests/data tests/decoding
 
-.PHONY: demo test lint quick wheel ray clean
+.PHONY: demo test lint quick docs wheel ray clean
 
 demo: .venv/installed
 	@$(BIN)/regard demo --out runs/demo
@@ -22,6 +22,10 @@ lint: .venv/installed-for-tests
 # For use between edits: the tests of the core, without trained models, servers, browsers or killed processes.
 quick: lint
 	@echo "== pytest" && $(BIN)/pytest -n 2 -m "not slow" $(QUICK)
+
+# The documentation site, in build/site. It needs neither torch nor regard, so it has a folder of its own.
+docs: .venv/docs/installed
+	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict --quiet && echo "== build/site/index.html"
 
 wheel:
 	@tools/check_wheel.sh
@@ -49,6 +53,12 @@ ray: .venv/installed-for-ray
 	@minor=$$($(BIN)/python -c "import torch; print(torch.__version__.split('.')[1])") \
 		&& $(BIN)/python -m pip install --quiet --no-deps --target .venv/timm timm "torchvision==0.$$((minor + 15)).*" \
 		&& touch $@ || echo "== timm and torchvision cannot be installed: the tests that need them are skipped"
+
+.venv/docs/installed: pyproject.toml | .venv/bin/python
+	@echo "== installing MkDocs (once)"
+	@$(PYTHON) -m venv .venv/docs
+	@.venv/docs/bin/python -m pip install --quiet $$($(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@touch $@
 
 .venv/installed-for-ray: pyproject.toml | .venv/bin/python
 	@echo "== installing regard, its test dependencies and Ray (once; takes a few minutes if packages must be downloaded)"

@@ -21,6 +21,12 @@ from regard.training.tasks.registry import load_recipe
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(HOME.parent))
+
 
 # Public names
 
@@ -60,10 +66,9 @@ def test_importing_regard_does_not_import_torch() -> None:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced code blocks of a language, except those marked as in ```python skip."""
-    return [
-        body for info, body in re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.M | re.S) if info.strip() == language
-    ]
+    """Return the fenced code blocks of a language, except those after <!-- not run: reason -->."""
+    found = re.findall(r"^(<!-- not run: [^\n]+ -->\n)?```([^\n]*)\n(.*?)^```", text, re.M | re.S)
+    return [body for skipped, info, body in found if info.strip() == language and not skipped]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -92,7 +97,7 @@ def parse(words: list[str]) -> None:
 
 def documented_commands() -> list[list[str]]:
     recipes = [entry.read_text("utf-8") for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
-    guides = [path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path.exists()]
+    guides = [path.read_text(encoding="utf-8") for path in PAGES if path.exists()]
     shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
     return [words for text in [*recipes, *shown] for words in commands(text)]
 
@@ -120,7 +125,7 @@ def test_invalid_commands_are_detected() -> None:
             parse(words)
 
 
-@pytest.mark.parametrize("path", [README, *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_linked_files_exist(path: Path) -> None:
     targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
     assert [target for target in targets if not (path.parent / target).exists()] == []
@@ -173,12 +178,10 @@ def is_known(key: str) -> bool:
     return True
 
 
-PAGES_WITH_PYTHON = [
-    page for page in (README, *sorted(DOCS.glob("*.md"))) if page.exists() and blocks(page.read_text("utf-8"), "python")
-]
+PAGES_WITH_PYTHON = [page for page in PAGES if page.exists() and blocks(page.read_text("utf-8"), "python")]
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=page_name)
 def test_python_examples_run(page: Path, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(trained_run, tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
@@ -188,7 +191,8 @@ def test_python_examples_run(page: Path, trained_run: Path, tmp_path: Path, monk
 
 
 def test_code_blocks_are_selected_by_language() -> None:
-    text = "```python\na = 1\n```\n\n```python skip\nb\n```\n```console\nregard demo\n```\n```python\nc\n```\n"
+    skipped = "<!-- not run: a reason -->\n```python\nb\n```\n"
+    text = f"```python\na = 1\n```\n\n{skipped}```console\nregard demo\n```\n```python\nc\n```\n"
     assert blocks(text, "python") == ["a = 1\n", "c\n"]
     assert blocks(text, "console") == ["regard demo\n"]
 
@@ -203,3 +207,24 @@ def test_package_tree_in_the_design_page_is_current() -> None:
     script = HOME.parent / "tools" / "package_tree.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_generated_reference_pages_are_current() -> None:
+    script = HOME.parent / "tools" / "reference_pages.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_reference_documents_every_public_name_with_an_example() -> None:
+    pages = [page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")]
+    documented = {name for page in pages for name in re.findall(r"^::: regard\.(\w+)$", page, re.M)}
+    examples = "\n".join(body for page in pages for body in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    assert documented == set(regard.__all__)
+    assert [name for name in regard.__all__ if f"regard.{name}" not in examples] == []
+
+
+def test_site_navigation_lists_every_page() -> None:
+    navigation = (HOME.parent / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    listed = re.findall(r"([\w./-]+\.(?:md|ipynb))", navigation)
+    pages = [str(page.relative_to(DOCS)) for kind in ("md", "ipynb") for page in DOCS.rglob(f"*.{kind}")]
+    assert sorted(listed) == sorted(pages)

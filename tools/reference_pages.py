@@ -1,0 +1,138 @@
+"""The pages docs/reference/cli.md and http.md, generated from the commands and from the OpenAPI schema of the server.
+
+python tools/reference_pages.py           update the pages
+python tools/reference_pages.py --check   exit with code 1 if they are out of date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "reference"
+
+
+def cli_page() -> str:
+    """One section per command: what it does, its arguments and its options."""
+    import typer
+
+    from regard.cli import app
+
+    group: Any = typer.main.get_command(app)
+    lines = [
+        "# Commands",
+        "",
+        "Generated from the program by `tools/reference_pages.py`; `regard COMMAND --help` prints the same. "
+        "Exit codes: 0, 1 if a comparison or a check fails, 2 for an error that you can correct, "
+        "130 or 143 after Ctrl-C or SIGTERM.",
+    ]
+    for name, command in sorted(group.commands.items()):
+        context = command.make_context(f"regard {name}", [], resilient_parsing=True)
+        usage = " ".join(command.collect_usage_pieces(context))
+        lines += ["", f"## regard {name}", "", inspect.cleandoc(command.help or ""), ""]
+        lines += [
+            "```text",
+            f"regard {name} {usage}",
+            "```",
+            "",
+            "| argument or option | default | |",
+            "| --- | --- | --- |",
+        ]
+        lines += [_parameter_row(parameter, context) for parameter in command.get_params(context)]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter_row(parameter: Any, context: Any) -> str:
+    record = parameter.get_help_record(context)
+    names, description = record if record else (parameter.make_metavar(context), getattr(parameter, "help", "") or "")
+    default = parameter.default
+    shown = "" if default in (None, False, ()) or callable(default) else f"`{getattr(default, 'value', default)}`"
+    return f"| `{_escape(names)}` | {_escape(shown)} | {_escape(description.split('  [')[0])} |"
+
+
+def http_page() -> str:
+    """One section per endpoint of the HTTP API: fields of the request and of the response."""
+    from regard.serving.app import make_app
+    from regard.serving.config import ServingConfig
+    from regard.serving.service import Service
+
+    schema = make_app(Service(ServingConfig(load_requests=()))).openapi()
+    lines = [
+        "# HTTP API",
+        "",
+        "Generated from the OpenAPI schema by `tools/reference_pages.py`. A running server has it at `/openapi.json`; "
+        '[serving](../serving.md) explains limits, keys and errors. Errors are `{"error": message}`.',
+    ]
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            lines += [
+                "",
+                f"## {method.upper()} {path}",
+                "",
+                operation.get("description") or operation.get("summary", ""),
+            ]
+            content = operation.get("requestBody", {}).get("content", {})
+            lines += _fields("Request", content, schema)
+            lines += _fields("Response", operation["responses"].get("200", {}).get("content", {}), schema)
+    return "\n".join(lines) + "\n"
+
+
+def _fields(title: str, content: dict[str, Any], schema: dict[str, Any]) -> list[str]:
+    if not content:
+        return []
+    kinds = ", ".join(f"`{kind}`" for kind in content)
+    found = next((_resolve(kind["schema"], schema) for kind in content.values() if kind.get("schema")), {})
+    suffix = " (a list)" if found.get("type") == "array" else ""
+    found = _resolve(found.get("items", found), schema)
+    lines = ["", f"{title}: {kinds}{suffix}"]
+    if properties := found.get("properties"):
+        required = set(found.get("required", ()))
+        lines += ["", "| field | type | |", "| --- | --- | --- |"]
+        for name, field in properties.items():
+            note = field.get("description", "") or ("required" if name in required and title == "Request" else "")
+            lines.append(f"| `{name}` | {_escape(_type_name(field))} | {_escape(note)} |")
+    return lines
+
+
+def _resolve(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in part:
+        return part
+    return schema["components"]["schemas"][part["$ref"].rsplit("/", 1)[1]]
+
+
+def _type_name(field: dict[str, Any]) -> str:
+    if "$ref" in field:
+        return field["$ref"].rsplit("/", 1)[1]
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in field:
+            return " or ".join(_type_name(part) for part in field[union] if part.get("type") != "null")
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_type_name(field.get('items', {}))}"
+    return str(field.get("type", "any"))
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the pages, or check them."""
+    sys.path.insert(0, str(ROOT))
+    outdated = []
+    for name, make in (("cli.md", cli_page), ("http.md", http_page)):
+        path, text = FOLDER / name, make()
+        if not path.is_file() or path.read_text("utf-8") != text:
+            outdated.append(name)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(text, "utf-8")
+    if outdated and "--check" in sys.argv[1:]:
+        sys.exit(f"docs/reference: {', '.join(outdated)} out of date; run python tools/reference_pages.py")
+
+
+if __name__ == "__main__":
+    main()
