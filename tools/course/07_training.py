@@ -1,0 +1,163 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+# ---
+
+# %% [markdown] lang="en"
+# # 7. Training
+#
+# We train a translator on 36 sentences in a few seconds. The sentences combine three subjects, three verbs and four objects; six
+# combinations are held out. The Chinese words are separated by spaces, so that every word is one token.
+
+# %% [markdown] lang="zh"
+# # 7. 训练
+#
+# 用 36 个句子训练一个翻译模型，几秒就够。句子由三个主语、三个动词和四个宾语组合而成，其中六种组合留作测试。为了看得清楚，中文按词分开写，一个词就是一个 token。
+
+# %%
+import torch
+import torch.nn.functional as F
+import regard
+
+subjects = {"I": "我", "they": "他们", "we": "我们"}
+verbs = {"love": "喜欢", "eat": "吃", "buy": "买"}
+objects = {"apples": "苹果", "pears": "梨", "bread": "面包", "fish": "鱼"}
+pairs = [(f"{s} {v} {o}", f"{subjects[s]} {verbs[v]} {objects[o]}") for s in subjects for v in verbs for o in objects]
+test = [("I love apples", "我 喜欢 苹果"), *pairs[7::7]]
+train = [pair for pair in pairs if pair not in test]
+print(len(train), "sentences for training,", len(test), "held out:", test)
+
+vocabulary = ["<pad>", "<bos>", "<eos>", *subjects, *verbs, *objects, *subjects.values(), *verbs.values(), *objects.values()]
+index = {word: i for i, word in enumerate(vocabulary)}
+encode = lambda text: [index[word] for word in text.split()]
+bos, eos = index["<bos>"], index["<eos>"]
+
+# %% [markdown] lang="en"
+# ## Teacher forcing
+#
+# The decoder reads the *reference* shifted by one: it sees `<bos> 我 喜欢` and has to predict `我 喜欢 苹果 <eos>`. The causal mask
+# makes all positions predict at the same time, each from what stands before it.
+
+# %% [markdown] lang="zh"
+# ## Teacher forcing
+#
+# 解码器读的是右移一位的*参考译文*：看到 `<bos> 我 喜欢`，要预测 `我 喜欢 苹果 <eos>`。有了因果掩码，所有位置可以同时预测，
+# 每个位置都只依据它前面的内容。
+
+# %%
+source = torch.tensor([[*encode(english), eos] for english, _ in train])        # I love apples <eos>
+target_in = torch.tensor([[bos, *encode(chinese)] for _, chinese in train])     # <bos> 我 喜欢 苹果
+target_out = torch.tensor([[*encode(chinese), eos] for _, chinese in train])    # 我 喜欢 苹果 <eos>
+
+def new_model() -> regard.Transformer:
+    torch.manual_seed(1)
+    config = regard.TransformerConfig.small(
+        len(vocabulary), width=64, hidden=128, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.0
+    )
+    return regard.Transformer(config)
+
+def cross_entropy(logits: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.transpose(1, 2), target_out, label_smoothing=0.1)
+
+model = new_model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+for step in range(121):
+    loss = cross_entropy(model(source, target_in))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 30 == 0:
+        print(f"step {step:3}: loss {loss.item():.3f}")
+
+# %%
+@torch.no_grad()
+def translate(model: regard.Transformer, english: str) -> str:
+    """Autoregressive decoding: start symbol in, one token out, fed back until the end symbol."""
+    state = model.start(model.encode(torch.tensor([[*encode(english), eos]])))  # keys and values are kept in the state
+    token, words = bos, []
+    while len(words) < 10:
+        logits = model.step(torch.tensor([[token]]), state)
+        token = int(logits[0, 0].argmax())
+        if token == eos:
+            break
+        words.append(vocabulary[token])
+    return " ".join(words)
+
+model.eval()
+for english, chinese in test:
+    print(f"{english} → {translate(model, english)}  (reference: {chinese})")
+
+# %% [markdown] lang="en"
+# ## Scheduled sampling
+#
+# In training the decoder always continues a correct prefix. In use it continues its own, which may contain a mistake: *exposure bias*.
+# Scheduled sampling mixes the model's own predictions into the decoder input, more and more of them. For a Transformer this takes two
+# passes: predict every token under teacher forcing, replace some inputs by these predictions, and train on the second pass.
+
+# %% [markdown] lang="zh"
+# ## Scheduled sampling
+#
+# 训练时解码器总是接着正确的前缀往下写；实际使用时接的是它自己写的前缀，里面可能有错，这叫*曝光偏差*（exposure bias）。
+# Scheduled sampling 把模型自己的预测混进解码器的输入，比例逐渐增大。Transformer 的做法分两遍：先用 teacher forcing 预测每个 token，
+# 再把一部分输入换成这些预测，用第二遍的结果训练。
+
+# %%
+def mix_in_predictions(model, share: float) -> torch.Tensor:
+    with torch.no_grad():
+        predicted = model(source, target_in).argmax(-1)
+    own = torch.cat((target_in[:, :1], predicted[:, :-1]), 1)  # the prediction for each input position; BOS stays
+    return torch.where(torch.rand(target_in.shape) < share, own, target_in)
+
+mixed = mix_in_predictions(new_model(), share=0.5)  # an untrained model makes many mistakes
+print("reference:", [vocabulary[token] for token in target_in[0]])
+print("mixed:    ", [vocabulary[token] for token in mixed[0]])
+
+# %% [markdown] lang="en"
+# In a recipe this is `objective.scheduled_sampling: {half_life: 2000}`.
+#
+# ## Guided attention
+#
+# Attention can be steered from outside. One way is a further loss: where the words correspond, the cross-attention should have its
+# weight there. In our sentences word i of the source belongs to word i of the target, so the loss pulls the weights to the diagonal:
+
+# %% [markdown] lang="zh"
+# 在 recipe 里对应的是 `objective.scheduled_sampling: {half_life: 2000}`。
+#
+# ## Guided attention
+#
+# 注意力可以从外部引导。一种办法是再加一项损失：哪些词彼此对应，交叉注意力的权重就应该落在哪里。
+# 在我们的句子里，原文第 i 个词正好对应译文第 i 个词，于是这项损失把权重往对角线上拉：
+
+# %%
+from regard.decoding.generator import collect_cross_attention
+
+def train_model(guidance: float, steps: int = 60) -> tuple[float, float]:
+    """Train a new model; return its loss, and the share of cross-attention that is on the diagonal."""
+    model = new_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        with collect_cross_attention([model]) as collected:  # (sentences, target tokens, source tokens) of each layer
+            loss = cross_entropy(model(source, target_in))
+        diagonal = torch.stack(collected).diagonal(dim1=-2, dim2=-1)
+        optimizer.zero_grad()
+        (loss - guidance * diagonal.log().mean()).backward()
+        optimizer.step()
+    return loss.item(), diagonal.mean().item()
+
+for guidance in (0.0, 1.0):
+    loss, share = train_model(guidance)
+    print(f"weight of the guidance {guidance}: loss {loss:.3f}, attention on the corresponding word {share:.2f}")
+
+# %% [markdown] lang="en"
+# Both translate; with guidance the attention map can be read as a word alignment. In a recipe:
+# `objective.guided_attention: {prior: diagonal, steps: 1000}`, with a weight that decreases to zero over these steps. [Objectives](../objectives.md) shows what both methods gain on real data.
+#
+# **Next**: [search](08_search.ipynb).
+
+# %% [markdown] lang="zh"
+# 两个模型都会翻译；有引导的那个，注意力图可以直接当词对齐来读。在 recipe 里写
+# `objective.guided_attention: {prior: diagonal, steps: 1000}`，权重在这些步之内线性降到零。
+# 这两种方法在真实数据上有多大收益，见[训练目标](../../objectives.md)。
+#
+# **下一章**：[搜索](08_search.ipynb)。
