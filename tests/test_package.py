@@ -21,7 +21,7 @@ from regard.training.tasks.registry import load_recipe
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, README.with_suffix(".zh-CN.md"), *sorted(DOCS.rglob("*.md"))]
 
 
 def page_name(page: Path) -> str:
