@@ -26,7 +26,6 @@ from regard.errors import UserError
 app = typer.Typer(
     name="regard",
     help="Train, inspect and serve attention models.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -238,3 +238,9 @@ def test_evaluate_does_not_overwrite_its_input(toy: Path, own_run: Path, tmp_pat
     assert answer.code == 2
     assert "would overwrite an input file" in answer.err
     assert reference.read_bytes() == (toy / "train.zh").read_bytes()
+
+
+def test_shell_completion_lists_commands() -> None:
+    environment = {**os.environ, "_REGARD_COMPLETE": "complete_bash", "COMP_WORDS": "regard tra", "COMP_CWORD": "1"}
+    done = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["train", "translate"])
