@@ -19,7 +19,7 @@ ImageFields = TypeVar("ImageFields", bound=schemas.ImageRequest)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PACKAGES = ("regard.inspection", "regard.serving")
 """Packages with a folder page/. Their files share one URL path, so that modules can import each other."""
-INDEX = "index.html"
+INDEX, API_DOCS = "index.html", "docs.html"
 BINARY = "application/octet-stream"
 PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
@@ -138,10 +138,16 @@ async def index(request: Request) -> Response:
     return _file_response(request, INDEX)
 
 
+@file_router.get("/docs")
+async def api_docs(request: Request) -> Response:
+    """Return a page that describes the HTTP API."""
+    return _file_response(request, API_DOCS)
+
+
 @file_router.get("/page/{name}")
 async def page_file(request: Request, name: str) -> Response:
     """Return a module or style sheet of the page."""
-    if name not in read_page_files() or name == INDEX:
+    if name not in read_page_files() or name in (INDEX, API_DOCS):
         raise ApiError(404, "Not Found", "bad")
     return _file_response(request, name)
 

@@ -566,3 +566,12 @@ def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, 
         assert page.page.locator("#unlock").is_hidden()
         assert [message for message in visit.console if "403" not in message] == []
         assert KEY not in page.page.url
+
+
+def test_docs_page_describes_every_endpoint(page: Page, url: str) -> None:
+    page.page.goto(f"{url}/docs")
+    page.wait_until(lambda: page.page.locator("#endpoints details").count())
+    schema = page.page.evaluate("fetch('openapi.json').then((response) => response.json())")
+    assert page.page.locator("#endpoints details").count() == sum(map(len, schema["paths"].values()))
+    page.page.locator("#post-translate summary").click()
+    assert "alternatives" in page.text("#post-translate")
