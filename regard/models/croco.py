@@ -113,6 +113,8 @@ class CroCoConfig(Settings):
 class CroCo(Model):
     """An encoder of both views, and a decoder that completes the first view from the second."""
 
+    input_type = "pairs"
+    task = "croco"
     config: CroCoConfig
 
     def __init__(self, config: CroCoConfig) -> None:

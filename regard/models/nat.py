@@ -82,6 +82,7 @@ class NATransformerConfig(EncoderDecoderConfig):
 class NATransformer(EncoderDecoder):
     """A non-autoregressive encoder-decoder; see the module docstring."""
 
+    task = "nat"
     config: NATransformerConfig
 
     def __init__(self, config: NATransformerConfig) -> None:

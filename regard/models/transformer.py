@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.core import Cache, Full, KeyValues, Kind
-from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
+from regard.attention.kinds import AttentionSettings, FullSettings
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Learned, Rotary, Sinusoidal
@@ -73,7 +73,7 @@ class EncoderDecoderConfig(Settings):
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
-        check_attention(self.attention, self.qk_scale, self.attention_dropout)
+        self.attention.check(self.qk_scale, self.attention_dropout)
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} tokens"
@@ -225,6 +225,7 @@ class EncoderDecoder(Model):
         prepacked: Weights prepacked for inference on a CPU; `regard.ops.linear.prepack` sets it.
     """
 
+    input_type = "text"
     config: EncoderDecoderConfig
     prepacked: PrepackedWeights | None = None
 
@@ -312,6 +313,7 @@ class EncoderDecoder(Model):
 class Transformer(EncoderDecoder):
     """The autoregressive encoder-decoder: each target token depends on the source and on all earlier target tokens."""
 
+    task = "translation"
     config: TransformerConfig
 
     def forward(

@@ -29,6 +29,7 @@ from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
+    MODELS,
     build_on_meta,
     check_input_type,
     find_model_folder,
@@ -38,7 +39,7 @@ from regard.models.folder import (
     save_model,
 )
 from regard.models.nat import NATransformer
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.external import CTranslate2Generator
@@ -434,7 +435,7 @@ def check_reranker(path: Path) -> None:
         kind = model_kind(folder, read_config(folder))
     except UserError as error:
         raise UserError(f"rerank: {error}") from None
-    if kind != TransformerConfig.model_fields["kind"].default:
+    if not issubclass(MODELS[kind], Transformer):
         raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
 
 

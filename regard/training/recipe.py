@@ -77,6 +77,7 @@ class TrainingSettings(Settings):
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: none")
     samples: int = Field(3, ge=0, description="samples to print and log at each validation")
     patience: int | None = Field(None, gt=0, description="stop after this many validations without improvement")
+    task: str | None = Field(None, description="what to train the model for; default: the usual task of its kind")
     tensorboard: bool = Field(False, description="also write TensorBoard files to RUN/tensorboard")
 
     @model_validator(mode="after")
