@@ -293,6 +293,17 @@ class ImageModel(Model):
         """Return the features of each image, (B, N, W) to (B, W)."""
         raise NotImplementedError
 
+    def resized(self, image: int | tuple[int, int]) -> "ImageModel":
+        """Return a copy for images of another size.
+
+        Raises:
+            UserError: The model supports only its own size.
+        """
+        own = getattr(self.config, "image", None)
+        if own != ((image, image) if isinstance(image, int) else image):
+            raise UserError(f"a model of kind {type(self).__name__} supports only images of size {own}, not {image}")
+        return self
+
 
 def make_head(width: int, classes: int) -> nn.Module:
     """Return a linear classification head, or the identity if there are no classes."""

@@ -143,7 +143,7 @@ def _origin(cls: type) -> str | None:
         return None
     for path, module in _FILES.items():
         if module.__name__ == cls.__module__:
-            return path.name
+            return "/".join(path.parts[-2:]) if path.stem == "__init__" else path.name
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) if package == "__main__" else None
     return Path(file).name if file else package
 

@@ -71,7 +71,7 @@ def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
 
 def classes_of(model: Any) -> list[type]:
     """Return the class of a model and those of the settings in its configuration, such as an attention kind."""
-    model_type = MODELS[name_of_settings(model.config)]  # not type(model), which FSDP replaces
+    model_type = MODELS[name_of_settings(type(model.config))]  # not type(model), which FSDP replaces
     return [model_type, *(type(value) for _, value in model.config)]
 
 

@@ -320,14 +320,21 @@ class Translator:
                 except UserError as error:
                     raise UserError(f"sentence {number}: {error}") from None
             raise
-        limits = [model.config.max_length for model in self.models if model.config.positions == "learned"]
+        limits = self.max_positions
         for number, tokens in enumerate(sources, first):
             if limits and len(tokens) + 1 > min(limits):
+                positions = f"{self.model.config.positions} positions"
                 raise UserError(
-                    f"sentence {number} has {len(tokens)} tokens, but this model's learned positions end at "
+                    f"sentence {number} has {len(tokens)} tokens, but this model's {positions} end at "
                     f"{min(limits) - 1}; split it, or train a model with sinusoidal or rotary positions"
                 )
         return sources
+
+    @property
+    def max_positions(self) -> list[int]:
+        """Maximum numbers of tokens of the models that have one."""
+        limits = (model.config.max_positions for model in self.models)
+        return [limit for limit in limits if limit is not None]
 
     def _rerank(
         self, texts: Sequence[str], found: dict[int, list[TokenHypothesis]], reranker: Translator, n_best: int

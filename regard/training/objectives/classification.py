@@ -1,15 +1,12 @@
 """Training loss of an image classifier."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch.nn.functional as F
 
 from regard.registry import register
 from regard.training.objectives.registry import Objective
 from regard.training.task import LossSum, Step
-
-if TYPE_CHECKING:
-    from regard.training.tasks.classification.batches import ImageBatch
 
 
 @register
@@ -20,6 +17,6 @@ class CrossEntropy(Objective):
 
     kind: Literal["cross-entropy"] = "cross-entropy"
 
-    def loss(self, model: Any, batch: "ImageBatch", step: Step) -> LossSum:
+    def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
         logits = model(batch.images).float()
         return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))

@@ -170,9 +170,10 @@ def upsampled_targets(source_layout: Layout, config: NATransformerConfig) -> NAT
     """Return as many positions as follow from the source length; padding sequences are upsampled like sentences."""
     lengths = config.upsample_ratio * source_layout.lengths + config.upsample_extra
     longest = config.upsample_ratio * source_layout.longest + config.upsample_extra
-    clipped = config.positions == "learned" and longest > config.max_length
-    if clipped:
-        lengths, longest = lengths.clamp(max=config.max_length), config.max_length
+    limit = config.max_positions
+    clipped = limit is not None and longest > limit
+    if limit is not None and clipped:
+        lengths, longest = lengths.clamp(max=limit), limit
     if isinstance(source_layout, Padded):
         return NATTargets(Padded(lengths, longest))
     if clipped:

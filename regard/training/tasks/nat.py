@@ -57,11 +57,13 @@ class NATRecipe(TranslationRecipe):
     def _check_cuda_graph(self, config: NATransformerConfig) -> None:
         if config.attention.kind != "full":
             raise UserError(f"training.cuda_graph: needs full attention, not {config.attention.kind}")
-        if config.length != "classifier" and config.positions == "learned":
-            limit = (config.max_length - config.upsample_extra) // config.upsample_ratio
-            if (self.max_length() or config.max_length) > limit:
+        positions = config.max_positions
+        if config.length != "classifier" and positions is not None:
+            limit = (positions - config.upsample_extra) // config.upsample_ratio
+            if (self.max_length() or positions) > limit:
+                key = "max_length" if config.positions == "learned" else "width"
                 raise UserError(
-                    f"training.cuda_graph: model.max_length={config.max_length} is too small for upsampled text; set "
+                    f"training.cuda_graph: model.{key}={positions} is too small for upsampled text; set "
                     f"data.max_length={limit} or less"
                 )
 

@@ -15,7 +15,7 @@ GIVEN = {"data.images": "somewhere", "model.kind": "vit"}
 
 def test_every_kind_of_model_has_a_task() -> None:
     assert {model.task for model in MODELS.values()} - {None} == set(TASKS)
-    with pytest.raises(UserError, match="'bert' is not one of transformer, nat, vit, swin, croco$"):  # imported only
+    with pytest.raises(UserError, match=r"'bert' is not one of transformer, nat, vit, swin, croco$"):  # imported only
         load_recipe(None, [], {"model.kind": "bert", "data.builtin": "en-zh"})
 
 

@@ -100,7 +100,9 @@ class ClassificationRecipe(Recipe):
         configs = MODELS[self.kind].config_type()
         presets = [name for name in PRESETS if hasattr(configs, name)]
         size = {} if self.data.size is None else {"image": self.data.size}
-        return build_model_config(configs, self.model, presets, "mini", DERIVED, classes, channels=channels, **size)
+        return build_model_config(
+            configs, self.model, presets, "mini", DERIVED, classes=classes, channels=channels, **size
+        )
 
     @property
     def resize(self) -> Resize:

@@ -233,9 +233,8 @@ class TranslationRecipe(Recipe):
         return config
 
     def max_positions(self) -> int | None:
-        """Return the number of learned positions of the model; None if it has no limit."""
-        config = self.model_config_for(8, 8)
-        return config.max_length if config.positions == "learned" else None
+        """Return the maximum number of positions of the model; None if it has no limit."""
+        return self.model_config_for(8, 8).max_positions
 
     def max_length(self) -> int | None:
         """Return the maximum number of tokens per side of a training pair."""
