@@ -3,8 +3,9 @@
 Shapes: B batch, T tokens, S source tokens, W width. A packed batch is a single row (B = 1) holding all tokens.
 """
 
+import inspect
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,15 +20,37 @@ from regard.ops import fused
 from regard.ops.add_norm import add_norm
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, linear, linear_activation
+from regard.registry import Registry, name_of_settings
 
 Activation = Literal["relu", "gelu", "silu", "swiglu"]
 Norm = Literal["post", "pre"]
+InputType = Literal["text", "images", "pairs", "sentences"]
+"""What a model processes: text to translate, images, pairs of views, or sentences to embed."""
 
 
 class Model(nn.Module):
-    """A module with the configuration it was built from, which a model folder stores."""
+    """A module with the configuration it was built from, which a model folder stores.
 
+    A subclass is built from its configuration alone. It declares the class of the configuration as `config`; the field
+    `kind` of this class is the name of the model, by which recipes refer to it after `regard.register`.
+
+    Attributes:
+        config: Configuration.
+        input_type: What the model processes, which decides about the commands that accept it.
+        task: Name of the task that trains it, unless a recipe sets `training.task`; None for imported models.
+    """
+
+    registry: ClassVar[Registry[type["Model"]]] = Registry("model", lambda cls: name_of_settings(cls.config_type()))
+    input_type: ClassVar[InputType]
+    task: ClassVar[str | None] = None
     config: Settings
+
+    @classmethod
+    def config_type(cls) -> type[Settings]:
+        """Return the class of the configuration, as declared by the model or its base class."""
+        annotations = (inspect.get_annotations(base, eval_str=True) for base in cls.__mro__ if issubclass(base, Model))
+        config: type[Settings] = next(found["config"] for found in annotations if "config" in found)
+        return config
 
 
 class FeedForward(nn.Module):
@@ -244,8 +267,13 @@ class AttentionUnit(nn.Module):
 
 
 class ImageModel(Model):
-    """A model that converts an image to tokens, the tokens to features, and the features to class logits."""
+    """A model that converts an image to tokens, the tokens to features, and the features to class logits.
 
+    Its configuration has the keys `image`, `channels` and `classes`, as `ViTConfig` does.
+    """
+
+    input_type = "images"
+    task = "classification"
     head: nn.Module
 
     def forward(self, images: Tensor) -> Tensor:
@@ -264,6 +292,17 @@ class ImageModel(Model):
     def pool(self, tokens: Tensor) -> Tensor:
         """Return the features of each image, (B, N, W) to (B, W)."""
         raise NotImplementedError
+
+    def resized(self, image: int | tuple[int, int]) -> "ImageModel":
+        """Return a copy for images of another size.
+
+        Raises:
+            UserError: The model supports only its own size.
+        """
+        own = getattr(self.config, "image", None)
+        if own != ((image, image) if isinstance(image, int) else image):
+            raise UserError(f"a model of kind {type(self).__name__} supports only images of size {own}, not {image}")
+        return self
 
 
 def make_head(width: int, classes: int) -> nn.Module:

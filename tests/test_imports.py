@@ -17,18 +17,21 @@ ALLOWED: dict[str, set[str]] = {
     for package, others in {
         "errors": "",
         "config": "errors",
+        "registry": "errors",
         "runtime": "errors",
         "ops": "errors",
-        "attention": "ops errors config",
-        "layers": "attention ops errors config",
-        "models": "layers attention ops errors config",
+        "attention": "ops registry errors config",
+        "layers": "attention ops registry errors config",
+        "models": "layers attention ops registry errors config",
         "data": "runtime errors config",
         "decoding": "models layers attention ops errors config",
         "inspection": "models layers attention runtime errors",
         "pipelines": "decoding data models attention ops runtime errors",
         "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
         "interop": "pipelines decoding data models layers attention runtime errors config",
-        "training": "interop evaluation pipelines decoding data models layers attention ops runtime errors config",
+        "training": (
+            "interop evaluation pipelines decoding data models layers attention ops registry runtime errors config"
+        ),
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
@@ -38,7 +41,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "__init__": {"*"},  # public names, loaded lazily
     "__main__": {"regard.cli"},
 }
-WITHOUT_TORCH = {"errors", "config", "runtime", "cli", "__init__"}
+WITHOUT_TORCH = {"errors", "config", "registry", "runtime", "cli", "__init__"}
 """Imported by every command, so torch is imported only inside their functions."""
 
 

@@ -300,15 +300,21 @@ IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, flo
 
 
 class Kind(ABC):
-    """How queries, keys and values become a context. `Attention` adds projections, heads and rotary embeddings."""
+    """How queries, keys and values become a context. `Attention` adds projections, heads and rotary embeddings.
 
-    @abstractmethod
+    A subclass defines `scores`; the other methods follow from it and are overridden where something else is faster.
+    """
+
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         """Return the context, (B, H, T, D)."""
+        weights = drop(self.weights(q, k, mask), dropout)
+        return (weights @ v.to(weights.dtype)).to(v.dtype)
 
-    @abstractmethod
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        """Return the attention weights, (B, H, T, S)."""
+        """Return the attention weights, (B, H, T, S): the softmax of the scores, and zeros in fully masked rows."""
+        scores = self.scores(q, k, mask)
+        excluded = scores == -math.inf
+        return scores.masked_fill(excluded, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(excluded, 0.0)
 
     @abstractmethod
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:

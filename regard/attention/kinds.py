@@ -1,9 +1,10 @@
 """Settings of the attention kinds by name, as recipes write them: `attention: {kind: local, window: 128}`."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, SerializeAsAny, model_validator
 
 from regard.attention.core import Full, Kind
 from regard.attention.linear import Features, Linear, check_scale, check_size
@@ -11,6 +12,33 @@ from regard.attention.local import Local
 from regard.attention.routing import Routing
 from regard.config import Settings
 from regard.errors import UserError
+from regard.registry import Registry, name_of_settings, register
+
+KINDS: "Registry[type[KindSettings]]" = Registry("attention kind", name_of_settings)
+
+
+class KindSettings(Settings):
+    """Base class of the settings of an attention kind; a subclass declares its name and keys.
+
+    Its name is a field such as `kind: Literal["local"] = "local"`. Decorate the subclass with `regard.register`.
+    """
+
+    registry: ClassVar[Registry[type["KindSettings"]]] = KINDS
+
+    kind: str
+
+    @abstractmethod
+    def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
+        """Build the kind for one attention module.
+
+        Args:
+            heads: Number of heads.
+            width: Head width.
+            scale: Factor on the scores, `qk_scale` of the model; 1/√width by default.
+        """
+
+    def check(self, qk_scale: float | None, attention_dropout: float) -> None:
+        """Raise ValueError for settings of a model that this kind does not support."""
 
 
 def _both_sides(value: Any) -> Any:
@@ -19,17 +47,18 @@ def _both_sides(value: Any) -> Any:
     return (value, value) if isinstance(value, int) else value
 
 
-class FullSettings(Settings):
+@register
+class FullSettings(KindSettings):
     """Every token attends to every other token."""
 
     kind: Literal["full"] = "full"
 
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
-        """Build the kind for heads of this width."""
         return Full(scale)
 
 
-class LocalSettings(Settings):
+@register
+class LocalSettings(KindSettings):
     """Every token attends to a window around its position."""
 
     kind: Literal["local"] = "local"
@@ -45,7 +74,8 @@ class LocalSettings(Settings):
         return Local(*self.window, self.dilation, self.global_tokens, scale)
 
 
-class LinearSettings(Settings):
+@register
+class LinearSettings(KindSettings):
     """Every token attends to all others through a sum of constant size."""
 
     kind: Literal["linear"] = "linear"
@@ -59,11 +89,17 @@ class LinearSettings(Settings):
         check_size(self.features, self.size)
         return self
 
+    def check(self, qk_scale: float | None, attention_dropout: float) -> None:
+        if attention_dropout:
+            raise ValueError("attention_dropout must be 0 for linear attention, which computes no attention weights")
+        check_scale(self.features, qk_scale)
+
     def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
         return Linear(width, self.features, self.size, scale)
 
 
-class RoutingSettings(Settings):
+@register
+class RoutingSettings(KindSettings):
     """Every token attends to the tokens of its cluster; clusters are learned."""
 
     kind: Literal["routing"] = "routing"
@@ -75,25 +111,17 @@ class RoutingSettings(Settings):
         return Routing(heads, width, self.clusters, self.decay, self.balance, scale)
 
 
-_SETTINGS: dict[str, type[Settings]] = {
-    "full": FullSettings,
-    "local": LocalSettings,
-    "linear": LinearSettings,
-    "routing": RoutingSettings,
-}
-
-
 def _parse(value: Any) -> Any:
     """Parse the settings of the named kind; `attention: linear` is short for `attention: {kind: linear}`."""
-    if isinstance(value, Settings):
+    if isinstance(value, KindSettings):
         return value
     values = {"kind": value} if isinstance(value, str) else value
     kind = values.get("kind") if isinstance(values, Mapping) else None
-    if not isinstance(kind, str) or kind not in _SETTINGS:
-        raise ValueError(f"kind must be one of {', '.join(_SETTINGS)}, found {value!r}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"kind must be {KINDS.explain(kind)}, found {value!r}")
     _check_owner(kind, values)
     try:
-        return _SETTINGS[kind].parse(values, kind)
+        return KINDS[kind].parse(values, kind)
     except UserError as error:
         raise ValueError(str(error)) from None
 
@@ -101,18 +129,9 @@ def _parse(value: Any) -> Any:
 def _check_owner(kind: str, values: Mapping[str, Any]) -> None:
     """Reject a key of another kind with a clearer message than that for an unknown key."""
     for key in values:
-        owners = [other for other, settings in _SETTINGS.items() if key in settings.model_fields]
+        owners = [other for other, settings in KINDS.items() if key in settings.model_fields]
         if owners and kind not in owners:
             raise ValueError(f"{kind}: {key} is a key of kind {owners[0]}, not of {kind}")
 
 
-def check_attention(attention: Settings, qk_scale: float | None, attention_dropout: float) -> None:
-    """Raise ValueError for settings of a model that its kind of attention does not support."""
-    if not isinstance(attention, LinearSettings):
-        return
-    if attention_dropout:
-        raise ValueError("attention_dropout must be 0 for linear attention, which computes no attention weights")
-    check_scale(attention.features, qk_scale)
-
-
-AttentionSettings = Annotated[FullSettings | LocalSettings | LinearSettings | RoutingSettings, BeforeValidator(_parse)]
+AttentionSettings = Annotated[SerializeAsAny[KindSettings], BeforeValidator(_parse)]

@@ -95,21 +95,36 @@ class Learned(nn.Module):
 
 
 class Diagonal(nn.Module):
-    """One-hot encoding for teaching: position p is the p-th unit vector.
+    """Diagonal encoding for teaching: position p is the p-th unit vector, or p times this vector.
 
-    In contrast to `Sinusoidal` it supports only `width` positions, and all pairs of positions are equally distant.
+    In contrast to `Sinusoidal` it supports only `width` positions. All pairs of unit vectors are equally distant;
+    scaled vectors grow with the position, and position 0 is the zero vector.
+
+    Args:
+        width: Width of the embedding, and number of positions.
+        scaled: Whether the vector of position p is multiplied by p.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, scaled: bool = False) -> None:
         super().__init__()
-        self.width = width
+        self.table: Tensor
+        diagonal = torch.arange(width, dtype=torch.float32) if scaled else torch.ones(width)
+        self.register_buffer("table", diagonal.diag(), persistent=False)
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        if longest > self.width:
-            raise UserError(
-                f"the diagonal encoding of width {self.width} ends at {self.width} positions, not {longest}"
-            )
-        return torch.eye(self.width, device=positions.device)[positions]
+        """Return the encoding of each position; all positions are below `longest`."""
+        return self.up_to(longest)[positions]
+
+    def up_to(self, longest: int) -> Tensor:
+        """Return the table of all positions.
+
+        Raises:
+            UserError: The sequence is longer than the width.
+        """
+        width = len(self.table)
+        if longest > width:
+            raise UserError(f"the diagonal encoding of width {width} ends at {width} positions, not {longest}")
+        return self.table
 
 
 class Rotary(nn.Module):

@@ -17,6 +17,8 @@ from regard.cli.export import export
 from regard.cli.import_ import import_
 from regard.cli.key import key
 from regard.cli.look import look
+from regard.cli.new import new
+from regard.cli.options import add_import_option
 from regard.cli.plot import plot
 from regard.cli.serve import serve
 from regard.cli.train import train
@@ -29,9 +31,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-COMMANDS = (demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key)
+COMMANDS = (
+    *(demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key, new),
+)
+WITHOUT_MODELS = (demo, plot, key, new)
+"""Commands that load no model of the user, and so no extension."""
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(command if command in WITHOUT_MODELS else add_import_option(command))
 app.command("import")(import_)
 
 PATH_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from regard.errors import UserError
+from regard.registry import import_extensions
 from regard.runtime import Interrupted, Interruptions, LineProgress
 
 if TYPE_CHECKING:
@@ -58,6 +59,14 @@ SearchOverrides = Annotated[
         "no_repeat, groups, diversity, rerank; may be repeated",
     ),
 ]
+Extensions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE",
+        help="file with models, attention kinds, objectives or tasks of your own; repeatable",
+    ),
+]
 Images = Annotated[
     list[str] | None,
     typer.Argument(metavar="IMAGE...", help="files, folders or patterns; by default paths from standard input"),
@@ -93,45 +102,63 @@ class SearchOptions:
 
 def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a command: replace its parameter `search` with the search options, passed as `SearchOptions`."""
+    options = {name: option for name, option in SEARCH_OPTIONS.items() if name not in excluded}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        names = [name for name in SEARCH_OPTIONS if name not in excluded]
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in signature.parameters.values()
-            if parameter.name != "search"
-        ]
-        parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=SEARCH_OPTIONS[name])
-            for name in names
-        ]
-
         @wraps(command)
         def run(**values: Any) -> None:
-            flags = {name: values.pop(name) for name in names}
+            flags = {name: values.pop(name) for name in options}
             overrides = flags.pop("search") or ()
             command(**values, search=SearchOptions(flags, overrides))
 
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
+        return _add_options(run, command, options)
 
     return decorate
 
 
+def add_import_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: add --import, whose files and packages are imported before the command runs."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        if extensions := values.pop("extensions"):
+            import_extensions(extensions)
+        command(**values)
+
+    return _add_options(run, command, {"extensions": Extensions})
+
+
+def _add_options(
+    run: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
+) -> Callable[..., None]:
+    """Give `run` the parameters of `command` and the options, which replace parameters of the same name."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in options
+    ]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        for name, option in options.items()
+    ]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
 def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
     """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`."""
-    from regard.decoding.config import parse_settings, settings_for_kind
-    from regard.models.folder import find_model_folder, model_kind, read_config
+    from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
+    from regard.models.folder import MODELS, find_model_folder, model_kind, read_config
 
     values = {key: value for key, value in flags.items() if value is not None}
     values |= parse_key_values("--search", overrides, taken=values)
-    kind = "transformer"
+    settings_type: type[DecodingSettings] = SearchSettings
     with suppress(UserError):  # loading the model reports what is wrong with the folder
         folder = find_model_folder(run)
-        kind = model_kind(folder, read_config(folder))
-    return parse_settings(settings_for_kind(kind), values, "options")
+        settings_type = settings_for_model(MODELS[model_kind(folder, read_config(folder))])
+    return parse_settings(settings_type, values, "options")
 
 
 def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[str] = ()) -> dict[str, str]:

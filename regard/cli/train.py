@@ -49,4 +49,4 @@ def train(
     typer.echo(
         f"{outcome.steps} steps in {outcome.seconds:.0f} s; the best model (step {outcome.best_step}) is {out}/best"
     )
-    typer.echo(f"next: {task_of(loaded.kind).next_command(out)}")
+    typer.echo(f"next: {task_of(loaded).next_command(out)}")

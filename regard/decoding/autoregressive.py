@@ -189,7 +189,7 @@ class TransformerStepper:
     def __init__(self, model: Transformer, coverage: bool = False) -> None:
         self.model, self.coverage = model, coverage
         self.bos, self.eos = model.config.bos, model.config.eos
-        self.max_length = model.config.max_length if model.config.positions == "learned" else None
+        self.max_length = model.config.max_positions
 
     @property
     def device(self) -> torch.device:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from regard.config import Settings
 from regard.errors import UserError
+from regard.layers import Model
+from regard.models.nat import NATransformer
 
 Length = TypeVar("Length", float, Tensor)
 
@@ -156,9 +158,9 @@ DecodingSettings = SearchSettings | NATSettings
 _MODEL_KINDS: dict[type[DecodingSettings], str] = {SearchSettings: "autoregressive", NATSettings: "non-autoregressive"}
 
 
-def settings_for_kind(kind: str) -> type[DecodingSettings]:
-    """Return the settings class of a model kind, as named in config.json."""
-    return NATSettings if kind == "nat" else SearchSettings
+def settings_for_model(model_type: type[Model]) -> type[DecodingSettings]:
+    """Return the settings class of a class of models."""
+    return NATSettings if issubclass(model_type, NATransformer) else SearchSettings
 
 
 def check_settings_type(settings: DecodingSettings, expected: type[DecodingSettings]) -> None:

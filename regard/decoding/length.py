@@ -42,8 +42,8 @@ def predict_lengths(
     difference = torch.arange(-reach, reach + 1, device=source_lengths.device)
     lengths = source_lengths[:, None] - 1 + difference
     possible = lengths >= 1
-    if config.positions == "learned":
-        possible &= lengths <= config.max_length
+    if config.max_positions is not None:
+        possible &= lengths <= config.max_positions
     log_probs = model.length_logits(encoder_output, layout).float().log_softmax(-1)
     trained = possible & ~model.untrained_lengths()
     any_trained = trained.any(1, keepdim=True)

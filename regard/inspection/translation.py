@@ -135,8 +135,9 @@ def _check_target(translator: Any, target: Sequence[int]) -> None:
     config, vocabulary = translator.model.config, translator.vocabularies.target
     if not all(0 <= token < len(vocabulary) for token in target):
         raise UserError(f"target: token ids of this model go from 0 to {len(vocabulary) - 1}")
-    if config.positions == "learned" and len(target) >= config.max_length:
-        raise UserError(f"target: {len(target)} tokens exceed this model's limit of {config.max_length - 1}")
+    limit = config.max_positions
+    if limit is not None and len(target) >= limit:
+        raise UserError(f"target: {len(target)} tokens exceed this model's limit of {limit - 1}")
 
 
 def _view(name: str, record: AttentionRecord) -> View:

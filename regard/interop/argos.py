@@ -79,10 +79,10 @@ def export_argos(
     if len(translator.models) > 1:
         raise UserError("Argos Translate has no ensembles; give one model")
     config = translator.model.config
-    if config.positions == "learned" and config.max_length < MAX_TARGET:
+    if config.max_positions is not None and config.max_positions < MAX_TARGET:
         raise UserError(
-            f"Argos Translate generates up to {MAX_TARGET} tokens, but this model has {config.max_length} learned "
-            "positions"
+            f"Argos Translate generates up to {MAX_TARGET} tokens, but this model has {config.max_positions} "
+            f"{config.positions} positions"
         )
     name = f"translate-{'_'.join(_language_codes(translator))}-{VERSIONS['package_version'].replace('.', '_')}"
     sentencepiece_model = to_sentencepiece(translator.vocabularies.source)

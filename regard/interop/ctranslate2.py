@@ -177,8 +177,7 @@ def _set_embedding(spec: Any, stack: Any, embedding: Embedding) -> None:
     spec.weight = embedding.weight
     stack.scale_embeddings = True
     if embedding.positions is not None:
-        learned = getattr(embedding.positions, "weight", None)
-        size = len(learned) if isinstance(learned, Tensor) else POSITIONS
+        size = embedding.max_positions or POSITIONS
         # Always set: the engine's default positions start at 1.
         stack.position_encodings.encodings = embedding.positions(torch.arange(size), size)
 

@@ -221,8 +221,7 @@ class _FixedEmbedding(nn.Module):
         self.embedding = embedding
         table: Any = None
         if embedding.positions is not None:
-            learned = getattr(embedding.positions, "weight", None)
-            size = POSITIONS if learned is None else len(learned)
+            size = embedding.max_positions or POSITIONS
             table = embedding.positions(torch.arange(size), size).detach()
         self.table: Tensor | None
         self.register_buffer("table", table)

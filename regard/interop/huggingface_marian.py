@@ -106,8 +106,8 @@ def choose_kind(config: EncoderDecoderConfig) -> Kind:
         raise UserError(f"{models} have full attention, but this model has {config.attention.kind}")
     if config.activation == "swiglu":
         raise UserError(f"{models} have no gated feed-forward layers (swiglu)")
-    if config.positions == "rotary":
-        raise UserError(f"{models} have no rotary positions")
+    if config.positions in ("rotary", "diagonal", "diagonal-scaled"):
+        raise UserError(f"{models} have no {config.positions} positions")
     if config.norm_eps != EPS:
         raise UserError(f"{models} have norm_eps {EPS:g}, but this model has {config.norm_eps:g}")
     if config.has_final_norm != (config.norm == "pre"):

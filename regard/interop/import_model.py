@@ -229,7 +229,7 @@ def _save_translator(
 
 def _build(config: TransformerConfig | BertConfig | ViTConfig | SwinConfig, tensors: Mapping[str, Tensor]) -> Any:
     """Build the model only after the tensors have been checked, because an invalid config could be very large."""
-    model = MODELS[config.kind].build(config.model_dump(), "config")
+    model: Any = MODELS[config.kind](config)
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
     return model.eval()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.config import Settings
 from regard.errors import UserError
-from regard.models.folder import MODELS
+from regard.models.folder import model_on_meta
 
 Template = str | Callable[[re.Match[str]], str]
 Names = Mapping[str, Template | tuple[Template, ...]]
@@ -80,8 +80,7 @@ def rename_keys(values: Mapping[str, Any], keys: Mapping[str, str], where: str) 
 
 
 def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:
-    kind = MODELS[getattr(config, "kind")]  # noqa: B009  # every model config has a kind
-    return {name: tensor.shape for name, tensor in kind.build_on_meta(config, "config").state_dict().items()}
+    return {name: tensor.shape for name, tensor in model_on_meta(config, "config").state_dict().items()}
 
 
 def map_name(name: str, names: Names) -> tuple[str, ...]:

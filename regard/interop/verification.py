@@ -118,7 +118,7 @@ def sample_sources(
     special = {config.pad, config.bos, config.eos}
     vocabulary = torch.tensor([i for i in range(config.source_vocab) if i not in special] or [config.eos])
     rng = torch.Generator().manual_seed(0)
-    max_length = min(SAMPLE_LENGTH, config.max_length - 1) if config.positions == "learned" else SAMPLE_LENGTH
+    max_length = min(SAMPLE_LENGTH, (config.max_positions or SAMPLE_LENGTH + 1) - 1)
     lengths = torch.randint(1, max(max_length, 1) + 1, (count,), generator=rng).tolist()
     return [vocabulary[torch.randint(len(vocabulary), (length,), generator=rng)].tolist() for length in lengths]
 
@@ -190,7 +190,7 @@ def longest_input(config: EncoderDecoderConfig, sinusoidal_positions: int) -> in
     """Return the maximum number of tokens in a format with this many sinusoidal positions, END included."""
     if config.positions == "rotary":
         return None
-    return config.max_length if config.positions == "learned" else sinusoidal_positions
+    return config.max_positions or sinusoidal_positions
 
 
 def compare_images(model: Any, external: Callable[[Tensor], Tensor], what: str) -> str:

@@ -52,6 +52,7 @@ class BertConfig(Settings):
 class Bert(Model):
     """Token, position and segment embeddings, followed by post-norm encoder blocks."""
 
+    input_type = "sentences"
     config: BertConfig
 
     def __init__(self, config: BertConfig) -> None:

@@ -12,17 +12,16 @@ import torch
 import yaml
 
 from regard.errors import UserError
-from regard.layers import Model
-from regard.models.folder import CONFIG, WEIGHTS, read_config, replace_folder, unique_tensors
+from regard.layers import InputType, Model
+from regard.models.folder import CONFIG, MODELS, WEIGHTS, read_config, replace_folder, unique_tensors
+from regard.registry import EXTENSIONS, list_extensions
 
 CARD = "README.md"
 SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
-PIPELINE_TAGS = {
-    "transformer": "translation",
-    "nat": "translation",
-    "vit": "image-classification",
-    "swin": "image-classification",
-    "bert": "sentence-similarity",
+PIPELINE_TAGS: dict[InputType, str] = {
+    "text": "translation",
+    "images": "image-classification",
+    "sentences": "sentence-similarity",
 }
 
 
@@ -63,7 +62,7 @@ def build_card(folder: Path, library: str = "regard") -> str:
     languages = [code for code in config.get("languages", []) if code not in ("source", "target")]
     scores = _read_json(folder / SCORES)
     metadata: dict[str, Any] = {"library_name": library, "tags": ["regard", model["kind"]]}
-    if tag := PIPELINE_TAGS.get(model["kind"]):
+    if tag := PIPELINE_TAGS.get(MODELS[model["kind"]].input_type):
         metadata["pipeline_tag"] = tag
     if languages:
         metadata["language"] = languages
@@ -71,6 +70,8 @@ def build_card(folder: Path, library: str = "regard") -> str:
     lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
     lines += ["Trained with regard.", "", "## Architecture", "", "| setting | value |", "| --- | --- |"]
     lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
+    for noun, name, origin in list_extensions(config.get(EXTENSIONS)):
+        lines += ["", f"Needs the {noun} `{name}` of `{origin}`."]
     lines += _data_lines(_read_json(find_fingerprints(folder)))
     lines += ["", "## Scores", ""]
     lines += [*_score_lines(scores), *_validation_lines(scores)] or ["No scores yet; `regard evaluate` adds them."]

@@ -56,6 +56,8 @@ class CroCoConfig(Settings):
     positions: Literal["rotary", "sincos"] = Field(
         "rotary", description="2-D rotary embeddings, also in cross-attention; or sines and cosines that are added"
     )
+    qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
+    qk_scale: float | None = Field(None, description="factor on the scores; 1/√(head width) by default")
     norm_eps: float = Field(1e-6, gt=0)
     drop_path: float = Field(
         0.0, ge=0, lt=1, description="stochastic depth of the last block of each stack; earlier blocks have less"
@@ -113,6 +115,8 @@ class CroCoConfig(Settings):
 class CroCo(Model):
     """An encoder of both views, and a decoder that completes the first view from the second."""
 
+    input_type = "pairs"
+    task = "croco"
     config: CroCoConfig
 
     def __init__(self, config: CroCoConfig) -> None:
@@ -222,7 +226,7 @@ class CroCo(Model):
 
     def _attention(self, width: int, heads: int) -> Attention:
         rotary = Rotary2D(width // heads) if self.config.positions == "rotary" else None
-        return Attention(width, heads, rotary=rotary)
+        return Attention(width, heads, qkv_bias=self.config.qkv_bias, qk_scale=self.config.qk_scale, rotary=rotary)
 
 
 class PixelHead(nn.Module):

@@ -1,4 +1,4 @@
-"""The kinds of models, and the model folder: config.json and model.safetensors, replaced atomically, without pickle.
+"""The models by kind, and the model folder: config.json and model.safetensors, replaced atomically, without pickle.
 
 A pipeline adds its own files, such as a tokenizer and scores.
 """
@@ -11,22 +11,22 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from regard.config import Settings
 from regard.errors import UserError
-from regard.layers import Model
-from regard.models.bert import Bert, BertConfig
-from regard.models.croco import CroCo, CroCoConfig
-from regard.models.nat import NATransformer, NATransformerConfig
-from regard.models.swin import Swin, SwinConfig
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.vit import ViT, ViTConfig
+from regard.layers import InputType, Model
+from regard.models.bert import Bert
+from regard.models.croco import CroCo
+from regard.models.nat import NATransformer
+from regard.models.swin import Swin
+from regard.models.transformer import Transformer
+from regard.models.vit import ViT
+from regard.registry import EXTENSIONS, check_extensions, find_extensions, name_of_settings, register
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOREIGN_CONFIG = "regard.json"
@@ -42,8 +42,6 @@ EXPORTS = {
     "the model it was exported from",
 }
 """Description of exported folders by a file that they contain."""
-InputType = Literal["text", "images", "pairs", "sentences"]
-"""What a model processes: text to translate, images, pairs of views, or sentences to embed."""
 HINTS: dict[InputType, str] = {
     "text": "a text model; use regard translate",
     "images": "an image model; use regard classify",
@@ -52,35 +50,9 @@ HINTS: dict[InputType, str] = {
 }
 
 
-class ModelKind(NamedTuple):
-    """Configuration class, model class and input type of a kind of model."""
-
-    config: type[Settings]
-    model: type[Model]
-    input_type: InputType
-
-    def build(self, values: Any, where: str) -> Model:
-        """Build a model from the values of a configuration; `where` names their place in errors."""
-        return self.model(self.config.parse(values, where))
-
-    def build_on_meta(self, config: Settings, where: str) -> Model:
-        """Build a model on the meta device, which has names and shapes of tensors but takes no memory."""
-        try:
-            with torch.device("meta"):
-                return self.model(config)
-        except (RuntimeError, TypeError, OverflowError) as error:  # the number of elements overflows
-            reason = str(error).partition("\n")[0]
-            raise UserError(f"{where}: describes a model that is too large for any memory ({reason})") from None
-
-
-MODELS = {
-    "transformer": ModelKind(TransformerConfig, Transformer, "text"),
-    "nat": ModelKind(NATransformerConfig, NATransformer, "text"),
-    "vit": ModelKind(ViTConfig, ViT, "images"),
-    "swin": ModelKind(SwinConfig, Swin, "images"),
-    "croco": ModelKind(CroCoConfig, CroCo, "pairs"),
-    "bert": ModelKind(BertConfig, Bert, "sentences"),
-}
+for model_type in (Transformer, NATransformer, ViT, Swin, CroCo, Bert):
+    register(model_type)
+MODELS = Model.registry
 
 
 def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
@@ -92,7 +64,15 @@ def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
 def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
     """Write the configuration of a model, and further entries."""
     config = {"format": FORMAT, "model": model.config.model_dump(mode="json")} | about
+    if extensions := find_extensions(classes_of(model)):
+        config[EXTENSIONS] = extensions
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def classes_of(model: Any) -> list[type]:
+    """Return the class of a model and those of the settings in its configuration, such as an attention kind."""
+    model_type = MODELS[name_of_settings(type(model.config))]  # not type(model), which FSDP replaces
+    return [model_type, *(type(value) for _, value in model.config)]
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, dict[str, Any]]:
@@ -101,7 +81,8 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     expected = unique_tensors(build_on_meta(config, folder / CONFIG))  # rejects excessive sizes without using memory
     tensors = _read_tensors(folder / WEIGHTS, device)
     _check_tensors(tensors, expected, folder / WEIGHTS)
-    model = MODELS[model_kind(folder, config)].build(config["model"], f"{folder / CONFIG}: model")
+    model_type = MODELS[model_kind(folder, config)]
+    model = model_type(model_type.config_type().parse(config["model"], f"{folder / CONFIG}: model"))
     model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
 
@@ -131,8 +112,21 @@ def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 
 def build_on_meta(config: dict[str, Any], path: Path) -> Any:
     """Build the model of a config.json in evaluation mode on the meta device, without memory for its tensors."""
-    kind, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
-    return kind.build_on_meta(kind.config.parse(config["model"], where), where).eval()
+    model_type, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
+    return model_on_meta(model_type.config_type().parse(config["model"], where), where).eval()
+
+
+def model_on_meta(config: Any, where: str) -> Model:
+    """Build the model of a configuration on the meta device; `where` names the configuration in errors."""
+    model_type = MODELS[config.kind]
+    try:
+        with torch.device("meta"):
+            return model_type(config)
+    except (RuntimeError, TypeError, OverflowError) as error:  # the number of elements overflows
+        if find_extensions([model_type]):  # or a bug of an extension
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where}: describes a model that is too large for any memory ({reason})") from None
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
@@ -151,6 +145,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     if not isinstance(config, dict) or not _is_ours(config):
         export = describe_export(folder)
         raise UserError(f"{folder} is {export}" if export else f"{path}: not a regard model folder of format {FORMAT}")
+    check_extensions(config.get(EXTENSIONS), path)
     return config
 
 
@@ -159,7 +154,7 @@ def model_kind(folder: Path, config: dict[str, Any]) -> str:
     values = config["model"]
     kind = values.get("kind") if isinstance(values, dict) else None
     if not isinstance(kind, str) or kind not in MODELS:
-        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}; this version supports {', '.join(MODELS)}")
+        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}, not {MODELS.explain(kind)}")
     return kind
 
 

@@ -71,8 +71,8 @@ class NATransformerConfig(EncoderDecoderConfig):
                 raise UserError(f"model.{name} is for model.length={needed}, not {self.length}; omit it")
 
     def clip_lengths(self, lengths: Ints) -> Ints:
-        """Limit lengths to the number of learned positions, if positions are learned."""
-        return np.minimum(lengths, self.max_length) if self.positions == "learned" else lengths
+        """Limit lengths to the number of positions, if it is limited."""
+        return lengths if self.max_positions is None else np.minimum(lengths, self.max_positions)
 
     def upsampled_lengths(self, source_lengths: Ints) -> Ints:
         """Return the lengths of NAT targets for "end" and "ctc"; source lengths include END."""
@@ -82,6 +82,7 @@ class NATransformerConfig(EncoderDecoderConfig):
 class NATransformer(EncoderDecoder):
     """A non-autoregressive encoder-decoder; see the module docstring."""
 
+    task = "nat"
     config: NATransformerConfig
 
     def __init__(self, config: NATransformerConfig) -> None:

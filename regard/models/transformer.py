@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.core import Cache, Full, KeyValues, Kind
-from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
+from regard.attention.kinds import AttentionSettings, FullSettings
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
-from regard.attention.positions import Learned, Rotary, Sinusoidal
+from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
 from regard.ops import fused
@@ -39,10 +39,12 @@ class EncoderDecoderConfig(Settings):
     norm: Literal["post", "pre"] = "post"
     final_norm: bool | None = Field(None, description="a norm after each stack; by default only if norm is 'pre'")
     norm_eps: float = Field(1e-5, gt=0)
-    positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary"] = Field(
-        "sinusoidal", description="sinusoidal interleaves sines and cosines, sinusoidal-halves has all sines first"
+    positions: Literal["sinusoidal", "sinusoidal-halves", "learned", "rotary", "diagonal", "diagonal-scaled"] = Field(
+        "sinusoidal",
+        description="sinusoidal interleaves sines and cosines, sinusoidal-halves has all sines first; for teaching, "
+        "diagonal adds the p-th unit vector at position p, diagonal-scaled p times this vector",
     )
-    max_length: int = Field(512, gt=0, description="number of learned positions; other positions are unlimited")
+    max_length: int = Field(512, gt=0, description="number of learned positions; diagonal ones end at the width")
     tie: Literal["all", "target", "none"] = Field(
         "all", description="which embeddings share weights: source, target and output; target and output; or none"
     )
@@ -73,12 +75,17 @@ class EncoderDecoderConfig(Settings):
             raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need an even head width, not {self.width // self.heads}")
-        check_attention(self.attention, self.qk_scale, self.attention_dropout)
+        self.attention.check(self.qk_scale, self.attention_dropout)
         if self.tie == "all" and self.source_vocab != self.target_vocab:
             raise ValueError(
                 f"tie 'all' needs one vocabulary for both sides, not {self.source_vocab} and {self.target_vocab} tokens"
             )
         return self
+
+    @property
+    def max_positions(self) -> int | None:
+        """Maximum number of tokens of a sequence; None if there is no limit."""
+        return {"learned": self.max_length, "diagonal": self.width, "diagonal-scaled": self.width}.get(self.positions)
 
     @property
     def has_final_norm(self) -> bool:
@@ -120,13 +127,16 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab, config.width))
         nn.init.normal_(self.weight, std=config.width**-0.5)
         self.scale = math.sqrt(config.width)
-        self.positions: Sinusoidal | Learned | None = None
+        self.max_positions = config.max_positions
+        self.positions: Sinusoidal | Learned | Diagonal | None = None
         if config.positions == "sinusoidal":
             self.positions = Sinusoidal(config.width)
         elif config.positions == "sinusoidal-halves":
             self.positions = Sinusoidal(config.width, "halves")
         elif config.positions == "learned":
             self.positions = Learned(config.max_length, config.width)
+        elif config.positions in ("diagonal", "diagonal-scaled"):
+            self.positions = Diagonal(config.width, scaled=config.positions == "diagonal-scaled")
         self.dropout = Dropout(config.dropout if config.embedding_dropout is None else config.embedding_dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, longest: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -225,6 +235,7 @@ class EncoderDecoder(Model):
         prepacked: Weights prepacked for inference on a CPU; `regard.ops.linear.prepack` sets it.
     """
 
+    input_type = "text"
     config: EncoderDecoderConfig
     prepacked: PrepackedWeights | None = None
 
@@ -312,6 +323,7 @@ class EncoderDecoder(Model):
 class Transformer(EncoderDecoder):
     """The autoregressive encoder-decoder: each target token depends on the source and on all earlier target tokens."""
 
+    task = "translation"
     config: TransformerConfig
 
     def forward(

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.kinds import AttentionSettings, FullSettings, check_attention
+from regard.attention.kinds import AttentionSettings, FullSettings
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions, resize_grid
@@ -84,7 +84,7 @@ class ViTConfig(Settings):
             raise ValueError(f"sincos positions need a width divisible by 4, not {self.width}")
         if self.positions == "rotary" and self.width // self.heads % 4:
             raise ValueError(f"rotary positions need a head width divisible by 4, not {self.width // self.heads}")
-        check_attention(self.attention, self.qk_scale, self.attention_dropout)
+        self.attention.check(self.qk_scale, self.attention_dropout)
         try:
             check_image_size(self.image, self.patch)
         except UserError as error:

@@ -29,6 +29,7 @@ from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
+    MODELS,
     build_on_meta,
     check_input_type,
     find_model_folder,
@@ -38,7 +39,7 @@ from regard.models.folder import (
     save_model,
 )
 from regard.models.nat import NATransformer
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.external import CTranslate2Generator
@@ -319,14 +320,21 @@ class Translator:
                 except UserError as error:
                     raise UserError(f"sentence {number}: {error}") from None
             raise
-        limits = [model.config.max_length for model in self.models if model.config.positions == "learned"]
+        limits = self.max_positions
         for number, tokens in enumerate(sources, first):
             if limits and len(tokens) + 1 > min(limits):
+                positions = f"{self.model.config.positions} positions"
                 raise UserError(
-                    f"sentence {number} has {len(tokens)} tokens, but this model's learned positions end at "
+                    f"sentence {number} has {len(tokens)} tokens, but this model's {positions} end at "
                     f"{min(limits) - 1}; split it, or train a model with sinusoidal or rotary positions"
                 )
         return sources
+
+    @property
+    def max_positions(self) -> list[int]:
+        """Maximum numbers of tokens of the models that have one."""
+        limits = (model.config.max_positions for model in self.models)
+        return [limit for limit in limits if limit is not None]
 
     def _rerank(
         self, texts: Sequence[str], found: dict[int, list[TokenHypothesis]], reranker: Translator, n_best: int
@@ -434,7 +442,7 @@ def check_reranker(path: Path) -> None:
         kind = model_kind(folder, read_config(folder))
     except UserError as error:
         raise UserError(f"rerank: {error}") from None
-    if kind != TransformerConfig.model_fields["kind"].default:
+    if not issubclass(MODELS[kind], Transformer):
         raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
 
 

@@ -93,7 +93,7 @@ class TranslationRunner(ModelRunner):
             self.operations |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
         search = parse_settings(translator.generator.settings_class, request.search, "search")
         self.settings = translator.resolve_settings(search)
-        config = translator.model.config
+        limits = translator.max_positions
         self.info = _describe(
             request,
             translator.model,
@@ -101,7 +101,7 @@ class TranslationRunner(ModelRunner):
             operations=("translate", "embed") if self.has_attention else ("translate",),
             languages=translator.languages,
             tokenizer=translator.vocabularies.source,
-            max_source_tokens=config.max_length - 1 if config.positions == "learned" else None,
+            max_source_tokens=min(limits) - 1 if limits else None,
             search=text.public_settings(self.settings),
             sections=TEXT_SECTIONS if self.has_attention else ("translate",),
             engine="regard" if self.has_attention else "ctranslate2",

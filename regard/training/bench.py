@@ -18,7 +18,7 @@ from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
 from regard.pipelines.classifier import Classifier
 from regard.training.bench_runs import open_run
-from regard.training.objectives.objective import ObjectiveSettings, cross_entropy
+from regard.training.objectives.objective import cross_entropy
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import DATA
@@ -63,7 +63,7 @@ class Variant:
         """Return the task, with a new model, and the recipe."""
         folder, recipe = open_run(Path(self.run), self.changes)
         torch.manual_seed(recipe.training.seed)
-        task = task_of(recipe.kind).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
+        task = task_of(recipe).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
         if self.library:
             task = with_transformers_model(task)
             if self.compiled:
@@ -261,14 +261,19 @@ class TransformersClassification(LibraryTask):
 def with_transformers_model(task: Task[Any]) -> Task[Any]:
     """Return the task with a model of transformers that has the same weights."""
     result: Any
+    if isinstance(task, ClassificationTask | TranslationTask):
+        _check_objective(task.recipe)
     if isinstance(task, ClassificationTask):
         model = build_huggingface_classifier(Classifier(task.model, task.preprocessing))
         result = TransformersClassification(task, model)
     elif isinstance(task, TranslationTask):
-        if task.recipe.objective != ObjectiveSettings():
-            raise UserError("only teacher forcing is supported; remove the settings of objective from the recipe")
         result = TransformersTranslation(task, build_huggingface(task.translator))
     else:
         raise UserError("transformers has no two-view model")
     task_with_model: Task[Any] = result
     return task_with_model
+
+
+def _check_objective(recipe: Any) -> None:
+    if recipe.objective != type(recipe).model_fields["objective"].default:
+        raise UserError("only the default loss is supported; remove the settings of objective from the recipe")

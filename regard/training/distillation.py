@@ -115,8 +115,7 @@ def distill(
 
 def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts) -> Iterator[_Line]:
     """Yield every line with the text to translate, counting blank and overlong lines."""
-    limits = [model.config.max_length for model in teacher.models if model.config.positions == "learned"]
-    longest = min([longest, *limits])
+    longest = min([longest, *teacher.max_positions])
     pairs = iter(pairs)
     while window := list(islice(pairs, WINDOW)):
         encoded = teacher.vocabularies.source.encode_batch([pair.source for pair in window])

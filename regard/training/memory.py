@@ -38,7 +38,7 @@ def read_peak(device: torch.device) -> float:
 
 def build_model(config: Any, device: torch.device) -> Any:
     """Build a model with random weights."""
-    make = MODELS[config.kind].model
+    make = MODELS[config.kind]
     try:
         return make(config).to(device)
     except (RuntimeError, MemoryError) as error:

@@ -77,6 +77,7 @@ class TrainingSettings(Settings):
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: none")
     samples: int = Field(3, ge=0, description="samples to print and log at each validation")
     patience: int | None = Field(None, gt=0, description="stop after this many validations without improvement")
+    task: str | None = Field(None, description="what to train the model for; default: the usual task of its kind")
     tensorboard: bool = Field(False, description="also write TensorBoard files to RUN/tensorboard")
 
     @model_validator(mode="after")
@@ -189,13 +190,13 @@ def build_model_config(
     Args:
         config_type: class of the configuration; each preset is a class method, called with `args` and `kwargs`.
         keys: the `model` group.
-        presets: names of the presets.
+        presets: names of the presets; if there are none, `kwargs` are further keys.
         default: preset if none is given.
         derived: keys that the recipe must not set, and what they follow from.
     """
     changes = dict(keys)
-    preset = changes.pop("preset", default)
-    if preset not in presets:
+    preset = changes.pop("preset", default if presets else None)
+    if preset is not None and preset not in presets:
         raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
     known = ["preset", *(key for key in config_type.model_fields if key not in derived)]
     for key in changes:
@@ -204,6 +205,8 @@ def build_model_config(
         if key not in known:
             raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
     try:
+        if preset is None:
+            return config_type.parse(kwargs | changes, config_type.__name__)
         return getattr(config_type, preset)(*args, **kwargs, **changes)
     except UserError as error:
         raise UserError(str(error).replace(f"{config_type.__name__}: ", "model: ", 1)) from None

@@ -10,12 +10,14 @@ import yaml
 from torch import nn
 
 from regard.errors import UserError
-from regard.models.folder import fsync, recover_folder, unique_tensors
+from regard.models.folder import classes_of, fsync, recover_folder, unique_tensors
 from regard.models.warmstart import copy_tensors
+from regard.registry import EXTENSIONS, find_extensions
 from regard.training.checkpoint import replace_text
 from regard.training.metrics_log import LOG
 from regard.training.prepared_data import FINGERPRINTS, lock_folder
 from regard.training.recipe import Recipe
+from regard.training.task import Task
 
 RECIPE, DATA, INITIAL_WEIGHTS = "recipe.yaml", "data", "initial.safetensors"
 CHANGEABLE = (
@@ -32,6 +34,8 @@ CHANGEABLE = (
     "training.workers",
 )
 """Settings that may change when a run is resumed."""
+FIRST = ("model.kind", "training.task")
+"""Compared first, because they determine which other settings exist."""
 
 
 def is_run(out: Path) -> bool:
@@ -58,9 +62,12 @@ def lock_run(out: Path) -> AbstractContextManager[None]:
     return lock_folder(out, refuse)
 
 
-def write_recipe(out: Path, recipe: Recipe) -> None:
-    """Write the recipe including its defaults."""
-    replace_text(out / RECIPE, yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+def write_recipe(out: Path, recipe: Recipe, task: Task[Any]) -> None:
+    """Write the recipe including its defaults, and the extensions that it needs."""
+    values = recipe.model_dump(mode="json")
+    if extensions := find_extensions([type(task), type(getattr(recipe, "objective", None)), *classes_of(task.model)]):
+        values[EXTENSIONS] = extensions
+    replace_text(out / RECIPE, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def rewind(out: Path, step: int) -> None:
@@ -78,7 +85,7 @@ def rewind(out: Path, step: int) -> None:
 def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
     """Check that the steps taken so far would have been the same with the new recipe."""
     before, now = old.fixed_settings(), new.fixed_settings()
-    for key in sorted(before, key="model.kind".__ne__):  # first, because it determines which other keys exist
+    for key in sorted(before, key=lambda key: key not in FIRST):
         if key == "training.steps" or key in CHANGEABLE or before[key] == now[key]:
             continue
         raise UserError(

@@ -53,7 +53,7 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
         with processes.sync_errors():
             check_accumulation(recipe.optim.accumulate, processes.world)
         console = None if processes.main else Console(quiet=True)
-        progress = Progress(recipe.training.steps, console, task_of(recipe.kind).unit)
+        progress = Progress(recipe.training.steps, console, task_of(recipe).unit)
         torch.manual_seed(recipe.training.seed)
         created = processes.on_main(lambda: _claim(out, stack))
         run = Run(recipe, out, progress, stack.enter_context(Interruptions()), processes)
@@ -73,7 +73,7 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
 
 def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
     """Prepare data in a temporary folder and build a new model, without a run folder."""
-    task_type = task_of(recipe.kind)
+    task_type = task_of(recipe)
     with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
         task_type.prepare_data(Path(folder), recipe, progress, None)
         return task_type.open(Path(folder), recipe, device, progress)
@@ -87,7 +87,7 @@ class Run:
     ) -> None:
         self.recipe, self.out, self.progress = recipe, out, progress
         self.interruptions, self.processes = interruptions, processes
-        self.task_type = task_of(recipe.kind)
+        self.task_type = task_of(recipe)
         self.initial: InitialModel | None = None  # in the main process
         self.checkpoint: Checkpoint | None = None
         self.task: Task[Any]
@@ -135,7 +135,7 @@ class Run:
                 save_initial_weights(self.out / DATA, task.model)
                 self.progress.print(message)
                 self.initial = None  # frees its weights
-            write_recipe(self.out, self.recipe)
+            write_recipe(self.out, self.recipe, task)
         return task
 
     def _open(self) -> Task[Any]:
@@ -163,7 +163,7 @@ class Run:
     def _load_checkpoint(self) -> tuple[Recipe, Checkpoint | None]:
         """Return the recipe with what was decided when the run began, and the checkpoint to resume from."""
         recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
-        if recipe.kind == old.kind:
+        if recipe.kind == old.kind and type(recipe) is type(old):
             recipe = recipe.resolve_resumed(old, self.out)
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
         check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
@@ -189,7 +189,7 @@ class Run:
         self.task_type.check_data(self.out / DATA, self.recipe, f"the run in {self.out}")
         task = self._open_with_weights()
         with reporting_write_errors(self.out, self.out / CHECKPOINTS):
-            write_recipe(self.out, self.recipe)
+            write_recipe(self.out, self.recipe, task)
             rewind(self.out, 0 if self.checkpoint is None else self.checkpoint.step)
         return task
 

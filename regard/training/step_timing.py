@@ -95,7 +95,7 @@ def time_steps(
     )
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    clock = _StepClock(StepTiming(task_of(recipe.kind).unit), pace, device, seconds, groups)
+    clock = _StepClock(StepTiming(task_of(recipe).unit), pace, device, seconds, groups)
     with tempfile.TemporaryDirectory() as folder, suppress(_EnoughStepsError):
         TrainingLoop(task, recipe.optim, settings, Path(folder), clock).run()
     timing = clock.timing

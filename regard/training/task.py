@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.layers import Model
+from regard.registry import Registry
 from regard.training.progress import Progress, Sample
 from regard.training.state import DataShard, Position, Positioned
 
@@ -64,9 +66,13 @@ class InitialModel:
 class Task(ABC, Generic[B]):
     """How models of one kind are trained: data, model, batches, loss, validation and model folder.
 
-    The class methods prepare a run; an object holds the model and the data and serves the training loop.
+    The class methods prepare a run; an object holds the model and the data and serves the training loop. After
+    `regard.register`, a recipe selects a task by its name: `training: {task: NAME}`; the default is `Model.task`.
     """
 
+    registry: ClassVar[Registry[type[Task[Any]]]] = Registry("task", lambda cls: cls.name)
+    name: ClassVar[str]
+    model_type: ClassVar[type[Model]] = Model  # base class of the models that it trains
     recipe_type: ClassVar[type[Recipe]]
     unit: ClassVar[str] = "tokens"  # what losses are summed over and speed is measured in
     model: nn.Module

@@ -103,6 +103,11 @@ def test_diagonal_positions_are_unit_vectors() -> None:
     assert Diagonal(4)(torch.tensor([[2]]), 3).tolist() == [[[0, 0, 1, 0]]]
 
 
+def test_scaled_diagonal_positions_carry_their_index() -> None:
+    assert Diagonal(4, scaled=True)(torch.arange(4)[None], 4)[0].diagonal().tolist() == [0, 1, 2, 3]
+    assert Diagonal(4, scaled=True)(torch.tensor([[2, 0]]), 3).tolist() == [[[0, 0, 2, 0], [0, 0, 0, 0]]]
+
+
 def test_sinusoidal_encodes_distance_but_diagonal_does_not() -> None:
     positions = torch.arange(8)[None]
     diagonal, sinusoidal = Diagonal(8)(positions, 8)[0], Sinusoidal(8)(positions, 8)[0]

@@ -52,6 +52,8 @@ AUTOREGRESSIVE: dict[str, Callable[[], Transformer]] = {
             ("post", "pre"), ("sinusoidal", "learned", "rotary"), ("all", "target", "none")
         )
     },
+    "transformer-diagonal": transformer(positions="diagonal"),
+    "transformer-diagonal-scaled": transformer(positions="diagonal-scaled", norm="pre"),
     "transformer-swiglu-plain": transformer(activation="swiglu", qkv_bias=False, qk_scale=0.5, heads=1),
     "transformer-local": transformer(attention={"kind": "local", "window": [2, 1]}, positions="rotary"),
     "transformer-local-sparse": transformer(
@@ -69,6 +71,7 @@ ENCODER_DECODERS: dict[str, Callable[[], EncoderDecoder]] = {
     "nat-classifier-post-sinusoidal": nat(length="classifier"),
     "nat-end-pre-learned-target": nat(length="end", norm="pre", positions="learned", tie="target"),
     "nat-ctc-pre-rotary-none": nat(length="ctc", norm="pre", positions="rotary", tie="none"),
+    "nat-ctc-diagonal": nat(length="ctc", positions="diagonal", width=32),
     "nat-ctc-local": nat(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 

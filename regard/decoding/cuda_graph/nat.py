@@ -145,9 +145,7 @@ class CapturedNAT:
 
     def _padded(self, rows: int, tokens: int) -> tuple[Size, bool]:
         """Return the padded size of a batch and True, or its own size and False if it is too large to be captured."""
-        config = self.model.config
-        max_length = config.max_length if config.positions == "learned" else None
-        padded = padded_batch_size(rows), padded_length(tokens, max_length)
+        padded = padded_batch_size(rows), padded_length(tokens, self.model.config.max_positions)
         return (padded, True) if padded[0] * padded[1] <= MAX_CAPTURED_TOKENS else ((rows, tokens), False)
 
 

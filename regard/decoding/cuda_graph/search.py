@@ -57,7 +57,7 @@ class CapturedSearch:
 
     def _search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
         config = self.model.config
-        model_max_length = config.max_length if config.positions == "learned" else None
+        model_max_length = config.max_positions
         constraints = TokenConstraints.of(requests, settings, config.eos, self.device, model_max_length)
         steps = int(constraints.max_lengths.max())
         target = padded_length(steps, model_max_length)

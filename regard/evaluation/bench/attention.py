@@ -24,6 +24,7 @@ from regard.attention.multi_head import Attention
 from regard.attention.routing import Routing
 from regard.evaluation.bench.harness import format_table
 from regard.models.folder import CONFIG, build_on_meta, find_model_folder, read_config
+from regard.models.transformer import Transformer
 
 COMPARED = ("full", "local", "linear", "routing")
 LENGTHS = tuple(2**power for power in range(8, 15))
@@ -121,7 +122,7 @@ def read_heads(path: Path, device: torch.device) -> Heads:
     folder = find_model_folder(path)
     model = build_on_meta(read_config(folder), folder / CONFIG)
     first = next(module for module in model.modules() if isinstance(module, Attention))
-    return Heads(first.heads, first.width // first.heads, model.config.kind == "transformer", device)
+    return Heads(first.heads, first.width // first.heads, isinstance(model, Transformer), device)
 
 
 def trained_routing(heads: Heads, length: int, steps: int = 60) -> Routing:

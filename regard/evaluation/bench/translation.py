@@ -70,7 +70,7 @@ class Sentences:
     def random(cls, translator: Translator) -> Self:
         """Return sentences of random tokens of a model's vocabulary, always the same."""
         tokenizer, config = translator.vocabularies.source, translator.model.config
-        limit = config.max_length - 1 if config.positions == "learned" else sys.maxsize
+        limit = (config.max_positions or sys.maxsize) - 1
         special = {config.pad, config.bos, config.eos}
         ids = torch.tensor([i for i in range(config.source_vocab) if i not in special] or [config.eos])
         generator = torch.Generator().manual_seed(0)

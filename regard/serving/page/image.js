@@ -79,6 +79,10 @@ async function showImage(results, page, signal, patchIndex = null) {
   const attention = create("section", { class: "card" }, create("h2", { text: strings.attention }));
   const classes = create("section", { class: "card" },
     create("h2", { text: strings.classes }), ...content.classes.map(createClass));
+  if (!content.grid) {  // a model whose attention the page cannot draw
+    results.replaceChildren(classes);
+    return;
+  }
   results.replaceChildren(create("div", { class: "classification" }, classes, attention));
   const columns = content.grid[1];
   const patch = patchIndex === null ? null : [Math.floor(patchIndex / columns), patchIndex % columns];

@@ -9,6 +9,7 @@ from regard.inspection.patches import check_patch, global_attention, patch_grid,
 from regard.inspection.probe import probe
 from regard.inspection.two_view import cross_attention_names
 from regard.models.croco import CroCo
+from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
 from regard.serving.views.packet import Arrays, pack
@@ -23,21 +24,23 @@ def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
 
     Without a patch in the request, the attention of a ViT is that of the class token (or of the mean over patches):
     `rollout` (layers, patches) and `heads` (layers, heads, patches). For a Swin, `layerN` (heads, tokens) contains the
-    attention that each token receives within its window, or that the patch pays; `windows` describes the layers.
+    attention that each token receives within its window, or that the patch pays; `windows` describes the layers. The
+    attention of other models is not shown, and `grid` is null.
     """
     preprocessing, model = classifier.preprocessing, classifier.model
     decoded = decode_image(
         request["image"], preprocessing.mode, max_pixels=request["pixels"], min_side=preprocessing.resize.min_side
     )
     pixels = preprocessing.open(decoded)
+    if not isinstance(model, ViT | Swin):
+        return pack({"classes": _classes(classifier, pixels), "grid": None}, {"pixels": (pixels, "b1")})
     grid = patch_grid(model, pixels.shape[:2])
     patch = None if request["patch"] is None else divmod(request["patch"], grid[1])
     check_patch(patch, grid)
     with probe(model) as records:
-        probabilities = classifier.predict([pixels])
-    classes = [(name, round(probability, 4)) for name, probability in classifier.rank(probabilities, TOP_CLASSES)[0]]
+        classes = _classes(classifier, pixels)
     arrays: Arrays = {"pixels": (pixels, "b1")}
-    content = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
+    content: dict[str, Any] = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
     if isinstance(model, ViT):
         attention = global_attention(model, records, patch)
         arrays |= {"rollout": (attention.rollout, "u2"), "heads": (attention.heads, "u2")}
@@ -46,6 +49,11 @@ def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
         content["windows"] = [{key: value for key, value in vars(layer).items() if key != "heads"} for layer in layers]
         arrays |= {f"layer{number}": (layer.heads, "u2") for number, layer in enumerate(layers)}
     return pack(content, arrays)
+
+
+def _classes(classifier: Classifier, pixels: Pixels) -> list[tuple[str, float]]:
+    (ranking,) = classifier.rank(classifier.predict([pixels]), TOP_CLASSES)
+    return [(name, round(probability, 4)) for name, probability in ranking]
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ U tokens of the longest target, L CTC states.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -27,12 +27,13 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.attention.masks import Layout, Packed, Padded
-from regard.config import Settings
 from regard.data.text.tokens import RaggedArray
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops import ctc
 from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.registry import register
+from regard.training.objectives.registry import Objective
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
@@ -40,9 +41,13 @@ Ratio = Annotated[float, Field(ge=0, lt=1)]
 Reveal = Literal["uniform", "glancing", "none"]
 
 
-class NATObjectiveSettings(Settings):
+@register
+class NATObjectiveSettings(Objective):
     """Which reference tokens are revealed to the decoder, and the weight of the length classifier."""
 
+    task = "nat"
+
+    kind: Literal["masked-tokens"] = Field("masked-tokens", description="this loss, or that of an extension")
     reveal: Literal["auto", "uniform", "glancing", "none"] = Field(
         "auto",
         description="uniform: a random number of random tokens, as mask-predict needs; glancing: some of those that a "
@@ -61,13 +66,17 @@ class NATObjectiveSettings(Settings):
             raise UserError(f"objective.reveal: uniform is for model.length=classifier, not {model.length}")
         return self.reveal
 
-    def check_model(self, model: NATransformerConfig) -> None:
+    def check_model(self, config: NATransformerConfig) -> None:
         """Check that every setting has an effect on this model."""
-        default, reveal = NATObjectiveSettings(), self.resolve(model)
+        default, reveal = NATObjectiveSettings(), self.resolve(config)
         if self.glancing_ratio != default.glancing_ratio and reveal != "glancing":
             raise UserError(f"objective.glancing_ratio: is for objective.reveal=glancing, not {reveal}; omit it")
-        if self.length_weight != default.length_weight and model.length != "classifier":
-            raise UserError(f"objective.length_weight: is for model.length=classifier, not {model.length}; omit it")
+        if self.length_weight != default.length_weight and config.length != "classifier":
+            raise UserError(f"objective.length_weight: is for model.length=classifier, not {config.length}; omit it")
+
+    def build(self, recipe: Any, config: NATransformerConfig) -> "NATObjective":
+        ratio, smoothing = self.glancing_ratio, recipe.optim.label_smoothing
+        return NATObjective(self.resolve(config), ratio, recipe.training.steps, smoothing, self.length_weight)
 
 
 @dataclass(frozen=True)
@@ -161,9 +170,10 @@ def upsampled_targets(source_layout: Layout, config: NATransformerConfig) -> NAT
     """Return as many positions as follow from the source length; padding sequences are upsampled like sentences."""
     lengths = config.upsample_ratio * source_layout.lengths + config.upsample_extra
     longest = config.upsample_ratio * source_layout.longest + config.upsample_extra
-    clipped = config.positions == "learned" and longest > config.max_length
-    if clipped:
-        lengths, longest = lengths.clamp(max=config.max_length), config.max_length
+    limit = config.max_positions
+    clipped = limit is not None and longest > limit
+    if limit is not None and clipped:
+        lengths, longest = lengths.clamp(max=limit), limit
     if isinstance(source_layout, Padded):
         return NATTargets(Padded(lengths, longest))
     if clipped:

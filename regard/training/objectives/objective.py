@@ -7,6 +7,7 @@ Shapes: N target tokens to predict, W width, V vocabulary.
 """
 
 from contextlib import nullcontext
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,23 +15,35 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
-from regard.config import Settings
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.cross_entropy import linear_cross_entropy
+from regard.registry import register
 from regard.training.objectives.guided_attention import GuidedAttention, GuideSettings
+from regard.training.objectives.registry import Objective
 from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling, mix_predictions
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
 
-class ObjectiveSettings(Settings):
+@register
+class ObjectiveSettings(Objective):
     """Additions to teacher forcing; all are off by default."""
 
+    task = "translation"
+
+    kind: Literal["teacher-forcing"] = Field("teacher-forcing", description="this loss, or that of an extension")
     scheduled_sampling: SamplingSettings | None = None
     guided_attention: GuideSettings | None = None
     r_drop: float = Field(
         0.0, ge=0, description="weight of the divergence between two forward passes; 0: R-Drop is off"
     )
+
+    def check_model(self, config: TransformerConfig) -> None:
+        if self.guided_attention is not None:
+            self.guided_attention.check_model(config)
+
+    def build(self, recipe: Any, config: Any) -> "TranslationObjective":
+        return TranslationObjective(self, recipe.optim.label_smoothing, recipe.training.compile)
 
 
 class TranslationObjective:

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.data.text.tokens import SCAN_ROWS
 from regard.decoding.config import NATSettings
 from regard.errors import UserError
-from regard.models.nat import NATransformerConfig
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.pipelines.translator import check_reranker
 from regard.training.objectives.nat import NATObjective, NATObjectiveSettings, count_predicted
+from regard.training.objectives.registry import select_objective
 from regard.training.progress import Progress, counted
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
+
+DEFAULT = NATObjectiveSettings()
 
 
 class NATRecipe(TranslationRecipe):
@@ -24,7 +27,7 @@ class NATRecipe(TranslationRecipe):
     search_type = NATSettings
 
     # The kind of the model determines the keys of these groups.
-    objective: NATObjectiveSettings = NATObjectiveSettings()  # type: ignore[assignment]
+    objective: Annotated[SerializeAsAny[NATObjectiveSettings], select_objective(NATObjectiveSettings)] = DEFAULT  # type: ignore[assignment]
     search: NATSettings = Field(NATSettings(), description="decoding of the validation sentences")  # type: ignore[assignment]
 
     @model_validator(mode="after")
@@ -54,11 +57,13 @@ class NATRecipe(TranslationRecipe):
     def _check_cuda_graph(self, config: NATransformerConfig) -> None:
         if config.attention.kind != "full":
             raise UserError(f"training.cuda_graph: needs full attention, not {config.attention.kind}")
-        if config.length != "classifier" and config.positions == "learned":
-            limit = (config.max_length - config.upsample_extra) // config.upsample_ratio
-            if (self.max_length() or config.max_length) > limit:
+        positions = config.max_positions
+        if config.length != "classifier" and positions is not None:
+            limit = (positions - config.upsample_extra) // config.upsample_ratio
+            if (self.max_length() or positions) > limit:
+                key = "max_length" if config.positions == "learned" else "width"
                 raise UserError(
-                    f"training.cuda_graph: model.max_length={config.max_length} is too small for upsampled text; set "
+                    f"training.cuda_graph: model.{key}={positions} is too small for upsampled text; set "
                     f"data.max_length={limit} or less"
                 )
 
@@ -66,20 +71,15 @@ class NATRecipe(TranslationRecipe):
 class NATTask(TranslationTask):
     """Trains a decoder to predict the masked tokens of a NAT target."""
 
+    name = "nat"
+    model_type = NATransformer
     recipe_type = NATRecipe
     recipe: NATRecipe
 
-    def _build_objectives(self) -> tuple[NATObjective, NATObjective]:
-        """Return the training objective, and that of validation, which reveals no tokens."""
-        settings = self.recipe.objective
-        training = NATObjective(
-            settings.resolve(self.model.config),
-            settings.glancing_ratio,
-            self.recipe.training.steps,
-            self.recipe.optim.label_smoothing,
-            settings.length_weight,
-        )
-        return training, NATObjective(length_weight=settings.length_weight)
+    def _validation_objective(self) -> NATObjective:
+        """Return the loss that reveals no tokens."""
+        settings = self.recipe.objective if isinstance(self.recipe.objective, NATObjectiveSettings) else DEFAULT
+        return NATObjective(length_weight=settings.length_weight)
 
     def _count_function(self) -> Callable[..., int]:
         return partial(count_predicted, self.model.config)

@@ -6,6 +6,8 @@ from typing import Any
 
 from regard.config import Settings
 from regard.errors import UserError
+from regard.models.folder import MODELS
+from regard.registry import EXTENSIONS, check_extensions, register
 from regard.training.recipe import DEFAULT_KIND, Recipe, kind_of, read_recipe_values
 from regard.training.task import Task
 from regard.training.tasks.classification.task import ClassificationTask
@@ -13,24 +15,32 @@ from regard.training.tasks.croco.task import CroCoTask
 from regard.training.tasks.nat import NATTask
 from regard.training.tasks.translation.task import TranslationTask
 
-TASKS: dict[str, type[Task[Any]]] = {
-    "transformer": TranslationTask,
-    "nat": NATTask,
-    "vit": ClassificationTask,
-    "swin": ClassificationTask,
-    "croco": CroCoTask,  # type: ignore[type-abstract]  # its `open` returns a subclass
-}
+for task_type in (TranslationTask, NATTask, ClassificationTask, CroCoTask):
+    register(task_type)
+TASKS = Task.registry
 
 
-def task_of(kind: str) -> type[Task[Any]]:
-    """Return the task that trains a kind of model.
+def task_of(recipe: Recipe) -> type[Task[Any]]:
+    """Return the task that a recipe is for."""
+    return find_task(recipe.kind, recipe.training.task)
+
+
+def find_task(kind: str, name: str | None = None) -> type[Task[Any]]:
+    """Return the task with this name, by default the one that usually trains this kind of model.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it does not train models of this kind.
     """
-    if kind not in TASKS:
-        raise UserError(f"model.kind: {kind!r} is not one of {', '.join(TASKS)}")
-    return TASKS[kind]
+    if kind not in MODELS or not (name or MODELS[kind].task):
+        trained = [known for known, model in MODELS.items() if model.task]
+        raise UserError(f"model.kind: {kind!r} is not {MODELS.explain(kind, trained)}")
+    name = name or str(MODELS[kind].task)
+    if name not in TASKS:
+        raise UserError(f"training.task: {name!r} is not {TASKS.explain(name)}")
+    if not issubclass(MODELS[kind], TASKS[name].model_type):
+        kinds = [known for known, model in MODELS.items() if issubclass(model, TASKS[name].model_type)]
+        raise UserError(f"training.task: {name} is for model.kind={' or '.join(kinds)}, not {kind}")
+    return TASKS[name]
 
 
 def load_recipe(
@@ -52,10 +62,13 @@ def load_recipe(
     """
     where = str(path) if path else "settings"
     values = read_recipe_values(path, overrides, given or {})
-    model = values.get("model")
+    check_extensions(values.pop(EXTENSIONS, None), where)
+    model, training = values.get("model"), values.get("training")
     kind = kind_of(model) if isinstance(model, dict) else DEFAULT_KIND
-    check_groups(kind, values, where)
-    recipe = task_of(kind).recipe_type.parse(values, where)
+    name = training.get("task") if isinstance(training, dict) else None
+    recipe_type = find_task(kind, None if name is None else str(name)).recipe_type
+    check_groups(recipe_type, kind, values, where)
+    recipe = recipe_type.parse(values, where)
     if not isinstance(recipe, expected):
         raise UserError(f"{where}: a recipe for model.kind={kind} cannot be used here")
     if recipe.init.folder is None:  # otherwise the folder determines the keys that are not given
@@ -63,19 +76,19 @@ def load_recipe(
     return recipe
 
 
-def check_groups(kind: str, values: Mapping[str, Any], where: str) -> None:
+def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where: str) -> None:
     """Check that a recipe contains no group, and no key of `objective`, that only other kinds of model have.
 
     Raises:
         UserError: it contains one.
     """
-    own = task_of(kind).recipe_type
+    recipes = {known: TASKS[model.task].recipe_type for known, model in MODELS.items() if model.task}
     for group, keys in values.items():
         names: list[tuple[str, ...]] = [(group,)]
-        if group == "objective" and isinstance(keys, Mapping):
+        if group == "objective" and isinstance(keys, Mapping) and "kind" not in keys:
             names += [(group, key) for key in keys]
         for name in names:
-            others = [other for other, task in TASKS.items() if _has(task.recipe_type, *name)]
+            others = [other for other, recipe in recipes.items() if _has(recipe, *name)]
             if others and not _has(own, *name):
                 raise UserError(f"{where}: {'.'.join(name)} is for model.kind={' or '.join(others)}, not {kind}")
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.config import Settings
 from regard.data.images.augmentation import AugmentationSettings
@@ -12,6 +12,8 @@ from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
 from regard.models.folder import MODELS
+from regard.training.objectives.classification import CrossEntropy
+from regard.training.objectives.registry import select_objective
 from regard.training.recipe import (
     InitSettings,
     OptimSettings,
@@ -87,17 +89,20 @@ class ClassificationRecipe(Recipe):
     optim: ImageOptimSettings = ImageOptimSettings()
     batch: ImageBatchSettings = ImageBatchSettings()
     augmentation: AugmentationSettings = AugmentationSettings()
+    objective: Annotated[SerializeAsAny[CrossEntropy], select_objective(CrossEntropy)] = CrossEntropy()
     training: ClassifierTrainingSettings = ClassifierTrainingSettings()
 
     def check_model(self) -> None:
-        self.model_config_for(2, self.data.channels or 3)
+        self.objective.check_model(self.model_config_for(2, self.data.channels or 3))
 
     def model_config_for(self, classes: int, channels: int) -> Any:
         """Build the configuration of the model, given the numbers of classes and channels."""
-        configs = MODELS[self.kind].config
+        configs = MODELS[self.kind].config_type()
         presets = [name for name in PRESETS if hasattr(configs, name)]
         size = {} if self.data.size is None else {"image": self.data.size}
-        return build_model_config(configs, self.model, presets, "mini", DERIVED, classes, channels=channels, **size)
+        return build_model_config(
+            configs, self.model, presets, "mini", DERIVED, classes=classes, channels=channels, **size
+        )
 
     @property
     def resize(self) -> Resize:

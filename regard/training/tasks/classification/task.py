@@ -13,6 +13,7 @@ from regard.data.images.augmentation import EvalTransform
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
 from regard.data.images.preprocessing import Normalisation
 from regard.data.images.store import SKIPPED
+from regard.layers import ImageModel
 from regard.models.folder import unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
@@ -35,6 +36,8 @@ MAX_MEMORY_SHARE = 0.4
 class ClassificationTask(Task[ImageBatch]):
     """Trains a model to predict the classes of augmented images."""
 
+    name = "classification"
+    model_type = ImageModel
     recipe_type = ClassificationRecipe
     unit = "images"
 
@@ -43,6 +46,7 @@ class ClassificationTask(Task[ImageBatch]):
     ) -> None:
         self.model, self.recipe, self.device = model, recipe, device
         self.preprocessing, self.names = data.preprocessing, data.names
+        self.objective = recipe.objective.build(recipe, model.config)
         if recipe.training.compile:
             model.compile()
         self.width: int = model.head.in_features
@@ -130,8 +134,8 @@ class ClassificationTask(Task[ImageBatch]):
         return f"batch.images={len(batch) // 2}"
 
     def loss(self, batch: ImageBatch, step: Step) -> LossSum:
-        logits = self.model(batch.images).float()
-        return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
+        loss: LossSum = self.objective.loss(self.model, batch, step)
+        return loss
 
     # Validation
 

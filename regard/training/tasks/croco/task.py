@@ -4,11 +4,10 @@ Shapes: B pairs, H height, W width, K visible patches.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,17 +16,15 @@ from torch import Tensor, nn
 from regard.data.images.preprocessing import VIEWS
 from regard.data.two_view.pairs import render_stereo
 from regard.data.two_view.random import SceneRandom
-from regard.errors import UserError
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo
-from regard.models.folder import find_model_folder, load_model, read_config, save_model, unique_tensors
+from regard.models.folder import find_model_folder, read_config, save_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
 from regard.training.parallelism import initial_device
-from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
 from regard.training.progress import Progress
-from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import InitialModel, LossSum, Step, Task, Validation
+from regard.training.recipe import Recipe
+from regard.training.task import InitialModel, LossSum, Step, Validation
 from regard.training.tasks.croco.data import (
     HELD_OUT,
     PairSource,
@@ -39,29 +36,13 @@ from regard.training.tasks.croco.data import (
     rendering_chunks,
 )
 from regard.training.tasks.croco.recipe import HEAD_KEYS, CroCoRecipe
+from regard.training.tasks.simple import P, SimpleTask, TensorBatch, load_model_of
 
 HEAD = "head."
 
 
-class PairBatch:
-    """Base of dataclasses whose fields are tensors with one row per pair."""
-
-    def __len__(self) -> int:
-        return len(self._tensors()[0])
-
-    def part(self, rows: slice) -> Self:
-        """Return a batch of some of the pairs."""
-        return type(self)(*(tensor[rows] for tensor in self._tensors()))
-
-    def _tensors(self) -> list[Tensor]:
-        return list(vars(self).values())
-
-
-P = TypeVar("P", bound=PairBatch)
-
-
 @dataclass(frozen=True)
-class MaskedPairs(PairBatch):
+class MaskedPairs(TensorBatch):
     """Pairs with a masked first view."""
 
     view1: Tensor  # (B, 3, H, W)
@@ -70,7 +51,7 @@ class MaskedPairs(PairBatch):
 
 
 @dataclass(frozen=True)
-class StereoPairs(PairBatch):
+class StereoPairs(TensorBatch):
     """Rectified stereo pairs with the disparity of the left view."""
 
     left: Tensor  # (B, 3, H, W)
@@ -78,47 +59,36 @@ class StereoPairs(PairBatch):
     disparity: Tensor  # pixels, (B, H, W)
 
 
-class CroCoTask(Task[P]):
+class CroCoTask(SimpleTask[P]):
     """Base of the tasks on pairs of views: batch n contains the pairs from n times its size on."""
 
-    recipe_type = CroCoRecipe
+    name = "croco"
+    model_type = CroCo
+    recipe_type: ClassVar[type[Recipe]] = CroCoRecipe
     unit = "pairs"
+    model: CroCo
 
-    def __init__(self, model: CroCo, recipe: CroCoRecipe, device: torch.device) -> None:
-        self.model: CroCo = model
-        self.recipe, self.device = recipe, device
-        if recipe.training.compile:
-            model.compile()
-        self.width = model.config.width
+    def make(self, number: int) -> P:
+        size = self.recipe.batch.pairs
+        return self.make_pairs(torch.arange(size, device=self.device) + number * size, number)
 
     @abstractmethod
-    def make(self, numbers: Tensor, batch: int) -> P:
+    def make_pairs(self, numbers: Tensor, batch: int) -> P:
         """Make the pairs with these numbers, which are those of training batch `batch`."""
 
     # Preparation
 
     @classmethod
     def load_initial_model(cls, recipe: CroCoRecipe) -> InitialModel:
-        assert recipe.init.folder is not None
-        folder = find_model_folder(recipe.init.folder)
-        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
-            model, _ = load_model(folder)
-        if not isinstance(model, CroCo):
-            raise UserError(f"init.from: {folder} contains a model of kind {model.config.kind}, not croco")
+        folder, model = load_model_of(cls, recipe)
         completed = recipe.complete(model.config, str(folder))
         config = completed.model_settings()
         same_head = all(getattr(config, key) == getattr(model.config, key) for key in HEAD_KEYS)
         return InitialModel(folder, completed, unique_tensors(model), same_head)
 
     @classmethod
-    def prepare_data(cls, folder: Path, recipe: CroCoRecipe, progress: Progress, initial: InitialModel | None) -> None:
-        """Store only the fingerprints of the photographs; pairs are made during training."""
-        files = fingerprint_files(list_photographs(recipe.data.images))
-        write_fingerprints(folder, {"files": files, "settings": {}, "skipped": {}})
-
-    @classmethod
-    def check_data(cls, folder: Path, recipe: CroCoRecipe, owner: str) -> None:
-        check_files(list_photographs(recipe.data.images), read_fingerprints(folder)["files"], owner)
+    def files(cls, recipe: CroCoRecipe) -> Mapping[str, Path]:
+        return list_photographs(recipe.data.images)
 
     @classmethod
     def open(cls, folder: Path, recipe: CroCoRecipe, device: torch.device, progress: Progress) -> "CroCoTask[Any]":
@@ -147,18 +117,6 @@ class CroCoTask(Task[P]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[P]]:
-        planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
-        return (Positioned(self._batch(item.batch), item.after) for item in shard.select(planned))
-
-    def largest_batch(self) -> P:
-        """Return the first batch: no other one has more visible patches."""
-        return self._batch(0)
-
-    def split(self, batch: P) -> tuple[P, P] | None:
-        half = len(batch) // 2
-        return (batch.part(slice(0, half)), batch.part(slice(half, None))) if half else None
-
     def describe(self, batch: P) -> str:
         height, width = self.recipe.data.scenes.size
         pixels = f"{height}×{width} pixels"
@@ -176,10 +134,6 @@ class CroCoTask(Task[P]):
         numbers = torch.arange(self.recipe.data.hold_out, device=self.device) + HELD_OUT
         return [part for part in chunks(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
 
-    def _batch(self, number: int) -> P:
-        size = self.recipe.batch.pairs
-        return self.make(torch.arange(size, device=self.device) + number * size, number)
-
 
 class CompletionTask(CroCoTask[MaskedPairs]):
     """Reconstructs the masked patches of the first view from its visible patches and the second view."""
@@ -188,7 +142,7 @@ class CompletionTask(CroCoTask[MaskedPairs]):
         super().__init__(model, recipe, device)
         self.source = source
 
-    def make(self, numbers: Tensor, batch: int) -> MaskedPairs:
+    def make_pairs(self, numbers: Tensor, batch: int) -> MaskedPairs:
         view1, view2 = self.source.take(numbers)
         draws = SceneRandom(self.recipe.training.seed + 1, numbers)  # independent of the random numbers of the scenes
         visible = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
@@ -218,7 +172,7 @@ class CompletionTask(CroCoTask[MaskedPairs]):
 class DisparityTask(CroCoTask[StereoPairs]):
     """Predicts the disparity of rendered stereo pairs from both complete views."""
 
-    def make(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
+    def make_pairs(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
         settings, seed = self.recipe.data.scenes, self.recipe.training.seed
         rendered = [render_stereo(settings, seed, part) for part in rendering_chunks(numbers, settings)]
         left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
@@ -240,7 +194,7 @@ class DisparityTask(CroCoTask[StereoPairs]):
         model.eval()
         errors: dict[str, list[Tensor]] = {"pixels_off": [], "share_off_by_one": [], "pixels_off_flat": []}
         for numbers in self.held_out():
-            batch = self.make(numbers)
+            batch = self.make_pairs(numbers)
             error = (predict_disparity(model, batch.left, batch.right) - batch.disparity).abs()
             errors["pixels_off"].append(error.mean((1, 2)))
             errors["share_off_by_one"].append((error > 1).float().mean((1, 2)))

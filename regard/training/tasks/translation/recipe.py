@@ -3,18 +3,19 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
 from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES, find_shards
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
+from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.training.objectives.objective import ObjectiveSettings
+from regard.training.objectives.registry import select_objective
 from regard.training.recipe import (
     InitSettings,
     OptimSettings,
@@ -26,7 +27,6 @@ from regard.training.recipe import (
 
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
-TRANSLATORS = [name for name, model in MODELS.items() if model.input_type == "text"]
 DERIVED = dict.fromkeys(("source_vocab", "target_vocab", "pad", "bos", "eos"), "the tokenizer")
 DECODER_KEYS = ("decoder_layers", "tie")
 """Keys of the model that do not concern the encoder."""
@@ -181,7 +181,7 @@ class TranslationRecipe(Recipe):
     model: dict[str, Any] = Field({}, description="kind, preset (tiny, small, base or big) and any key of the model")
     optim: OptimSettings = OptimSettings()
     batch: BatchSettings = BatchSettings()
-    objective: ObjectiveSettings = ObjectiveSettings()
+    objective: Annotated[SerializeAsAny[ObjectiveSettings], select_objective(ObjectiveSettings)] = ObjectiveSettings()
     training: TranslatorTrainingSettings = TranslatorTrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="decoding of the validation sentences")
 
@@ -202,7 +202,7 @@ class TranslationRecipe(Recipe):
     def _check_objective(self) -> Self:
         if self.training.fixed_shapes and self.objective != ObjectiveSettings():
             raise ValueError(f"{self.fixed_shapes_key} supports plain teacher forcing only; omit objective")
-        guide = self.objective.guided_attention
+        guide = getattr(self.objective, "guided_attention", None)  # other objectives have none
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):
             raise ValueError("objective.guided_attention.prior: alignments needs data.alignments")
         return self
@@ -217,14 +217,14 @@ class TranslationRecipe(Recipe):
         assert isinstance(config, TransformerConfig)
         if self.training.fixed_shapes and config.attention.kind != "full":
             raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
-        if self.objective.guided_attention is not None:
-            self.objective.guided_attention.check_model(config)
+        self.objective.check_model(config)
 
     def model_config_for(self, source_vocab: int, target_vocab: int) -> EncoderDecoderConfig:
         """Build the configuration of the model, given the vocabulary sizes."""
-        configs = MODELS[self.kind].config
+        configs = MODELS[self.kind].config_type()
         for key in sorted(self.model.keys() - configs.model_fields.keys() - {"preset"}):
-            if others := [name for name in TRANSLATORS if key in MODELS[name].config.model_fields]:
+            translators = {name: model for name, model in MODELS.items() if issubclass(model, EncoderDecoder)}
+            if others := [name for name, model in translators.items() if key in model.config_type().model_fields]:
                 raise UserError(f"model.{key}: is for model.kind={' or '.join(others)}, not {self.kind}")
         if self.model.get("tie") == "all" and not self.tokenizer.joint:
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
@@ -233,9 +233,8 @@ class TranslationRecipe(Recipe):
         return config
 
     def max_positions(self) -> int | None:
-        """Return the number of learned positions of the model; None if it has no limit."""
-        config = self.model_config_for(8, 8)
-        return config.max_length if config.positions == "learned" else None
+        """Return the maximum number of positions of the model; None if it has no limit."""
+        return self.model_config_for(8, 8).max_positions
 
     def max_length(self) -> int | None:
         """Return the maximum number of tokens per side of a training pair."""

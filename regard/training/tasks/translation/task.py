@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.errors import UserError
 from regard.evaluation.metrics import bleu, chrf, tokenisation_for
+from regard.layers import Model
 from regard.models.folder import unique_tensors
+from regard.models.transformer import Transformer
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.ops.linear import use_prepacked
 from regard.pipelines.translator import Translator
@@ -42,6 +44,8 @@ PREFETCHED = 4
 class TranslationTask(Task[TextBatch]):
     """Trains a decoder to predict each next token of the reference."""
 
+    name = "translation"
+    model_type: ClassVar[type[Model]] = Transformer
     recipe_type = TranslationRecipe
 
     def __init__(
@@ -53,7 +57,8 @@ class TranslationTask(Task[TextBatch]):
         self.width = self.model.config.width
         if recipe.training.residual_dtype == "bfloat16":
             self.model.residual_dtype = torch.bfloat16
-        self.objective, self.validation_objective = self._build_objectives()
+        self.objective: Any = recipe.objective.build(recipe, self.model.config)
+        self.validation_objective = self._validation_objective()
         self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         self.collate: Callable[..., TextBatch] = partial(
@@ -64,11 +69,9 @@ class TranslationTask(Task[TextBatch]):
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
-    def _build_objectives(self) -> tuple[Any, Any]:
-        """Return the training objective, and that of validation: the plain loss without label smoothing."""
-        recipe = self.recipe
-        training = TranslationObjective(recipe.objective, recipe.optim.label_smoothing, recipe.training.compile)
-        return training, TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
+    def _validation_objective(self) -> Any:
+        """Return the plain loss without label smoothing."""
+        return TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
 
     def _count_function(self) -> Callable[..., int]:
         return count_labels

@@ -1,0 +1,44 @@
+"""`regard new`."""
+
+import re
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from regard.errors import UserError
+from regard.runtime import replace_file
+
+NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
+FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "recipe.yaml": "recipe.yaml",
+    "kind.py": "$module/__init__.py",
+    "test_kind.py": "tests/test_$module.py",
+}
+"""Paths of the files of a project by the names of their templates."""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="name of the attention kind and of the project, such as my-attention")],
+    out: Annotated[Path | None, typer.Option(help="folder of the project; by default the name")] = None,
+) -> None:
+    """Create a project with an attention kind of your own: a package, a recipe and tests that pass."""
+    if not re.fullmatch(NAME, name):
+        raise UserError(f"{name}: use small letters, digits and hyphens, such as my-attention")
+    folder = Path(name) if out is None else out
+    if folder.exists():
+        raise UserError(f"{folder}: already exists; choose another name or --out")
+    values = {"name": name, "module": name.replace("-", "_"), "class_name": name.title().replace("-", "")}
+    templates = resources.files("regard.cli").joinpath("skeleton")
+    for template, path in FILES.items():
+        target = folder / Template(path).substitute(values)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = templates.joinpath(f"{template}.template").read_text("utf-8")
+        with replace_file(target) as temporary:
+            temporary.write_text(Template(text).substitute(values), encoding="utf-8")
+        typer.echo(target)
+    typer.echo(f"next: cd {folder} && pip install -e . && pytest && regard train recipe.yaml --out runs/{name}")
