@@ -20,6 +20,14 @@ def serve(
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="allowed site, such as https://example.org; or *")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="host name of the server in requests, besides local names; or *"),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="reverse proxy whose X-Forwarded-For header names the client"),
+    ] = None,
     search: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="search setting, such as beam=1")
     ] = None,
@@ -48,7 +56,16 @@ def serve(
         for name, folder in folders.items()
     ]
     limits = Limits.parse(parse_key_values("--limit", limit), "--limit")
-    config = ServingConfig(requests, workers or default_workers, limits, keys, tuple(cors or ()), log_text)
+    config = ServingConfig(
+        requests,
+        workers or default_workers,
+        limits,
+        keys,
+        tuple(cors or ()),
+        log_text,
+        hosts=allow_host,
+        proxies=tuple(proxy or ()),
+    )
     run(config, host, port)
 
 

@@ -1,19 +1,20 @@
 """Our own API under /api/, for features that LibreTranslate's API does not have."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
+from regard.data.text.languages import match_language
 from regard.serving import schemas
 from regard.serving.documents import TranslatedDocument
 from regard.serving.errors import ApiError, bad_request
-from regard.serving.messages import Job
+from regard.serving.messages import Job, Translation
 from regard.serving.parsing import read_images
 from regard.serving.served_models import ServedModel
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, client_of, log_fields
 
 router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
 
@@ -32,19 +33,18 @@ IMAGE_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAG
 @router.get("/models")
 async def list_models(service: ServiceDependency) -> schemas.ApiModels:
     """List the served models."""
+    service.models.check_loaded()
     return schemas.ApiModels(models=[model.info for model in service.models.all])
 
 
-@router.post("/translate", response_model_exclude_none=True)
-async def translate(
-    request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency
-) -> schemas.ApiTranslateResponse:
+@router.post("/translate", response_model=schemas.ApiTranslateResponse)
+async def translate(request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency) -> Response:
     """Translate texts, with n-best lists, scores and alignments of each sentence."""
     texts = _check_translation(service, request, body)
     model = _select_model(service, body)
-    work = service.translate(model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
+    work = service.translate(request, model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
     documents = await cancel_on_disconnect(request, work)
-    return schemas.ApiTranslateResponse(model=model.name, texts=[_text_response(document) for document in documents])
+    return _json_response(model.name, "texts", map(_text_json, documents))
 
 
 @router.post(
@@ -61,17 +61,15 @@ async def stream_translation(
     is `done`, or `error` if the translation fails.
     """
     texts = _check_translation(service, request, body)
-    events = _sentence_events(_select_model(service, body), texts, body)
+    events = _sentence_events(request, service, texts, body)
     first = await anext(events)  # errors before the first event become error responses
     return StreamingResponse(
         _with_error_event(first, events), media_type="text/event-stream", headers={"cache-control": "no-store"}
     )
 
 
-@router.post("/embed")
-async def embed(
-    request: Request, body: schemas.ApiEmbedRequest, service: ServiceDependency
-) -> schemas.ApiEmbedResponse:
+@router.post("/embed", response_model=schemas.ApiEmbedResponse)
+async def embed(request: Request, body: schemas.ApiEmbedRequest, service: ServiceDependency) -> Response:
     """Return the encoder outputs of texts."""
     service.authenticate(request, body.api_key)
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
@@ -82,8 +80,8 @@ async def embed(
     longest, limit = max(job.size for job in jobs) - 1, service.limits.sentence_tokens
     if longest > limit:
         raise bad_request(f"a text has {longest} tokens; at most {limit} tokens can be embedded")
-    vectors = await cancel_on_disconnect(request, model.batcher.submit(jobs))
-    return schemas.ApiEmbedResponse(model=model.name, vectors=vectors)
+    vectors = await cancel_on_disconnect(request, model.batcher.submit(jobs, client_of(request)))
+    return _json_response(model.name, "vectors", vectors)
 
 
 @router.post("/classify", openapi_extra=IMAGE_BODY)
@@ -96,8 +94,9 @@ async def classify(request: Request, service: ServiceDependency) -> schemas.ApiC
         raise bad_request(f"Invalid request: {len(images)} images; send 1 to {service.limits.items} as image")
     model = service.models.find(fields.model, "classify")
     options = (("top", fields.top), ("pixels", service.limits.image_pixels))
-    jobs = [Job("classify", image, options) for image in images]
-    rankings = await cancel_on_disconnect(request, model.batcher.submit(jobs))
+    sizes = await service.measure_images(images)
+    jobs = [Job("classify", image, options, size) for image, size in zip(images, sizes, strict=True)]
+    rankings = await cancel_on_disconnect(request, model.batcher.submit(jobs, client_of(request)))
     classes = [[schemas.ApiClass(name=name, probability=share) for name, share in ranking] for ranking in rankings]
     return schemas.ApiClassifyResponse(
         model=model.name, images=[schemas.ApiImage(classes=ranking) for ranking in classes]
@@ -118,17 +117,18 @@ def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> Served
     if body.model is not None or (body.source is None and body.target is None):
         model = service.models.find(body.model, "translate")
         for requested, supported in zip((body.source, body.target), model.info.languages or (), strict=True):
-            if requested not in (None, supported):
+            if requested is not None and match_language(requested, [supported]) is None:
                 raise bad_request(f"model {model.name} does not translate from or into {requested}")
         return model
     if body.source is None or body.target is None:
         raise bad_request("give both source and target, or the name of a model")
-    return service.models.for_pair(body.source, body.target)
+    return service.models.for_pair(*map(service.models.resolve_language, (body.source, body.target)))
 
 
 async def _sentence_events(
-    model: ServedModel, texts: Sequence[str], body: schemas.ApiTranslateRequest
+    request: Request, service: Service, texts: Sequence[str], body: schemas.ApiTranslateRequest
 ) -> AsyncIterator[str]:
+    model = _select_model(service, body)
     builder = model.job_builder
     assert builder is not None
     documents = [builder.parse(text, split=body.split, alignments=body.alignments) for text in texts]
@@ -137,12 +137,12 @@ async def _sentence_events(
         for text_index, document in enumerate(documents)
         for sentence_index, job in enumerate(builder.translation_jobs(document, body.n_best))
     ]
+    service.check_sentences(len(jobs))
     indices = iter(jobs)
-    async for n_best in model.batcher.stream([job for _, _, job in jobs]):
+    async for n_best in model.batcher.stream([job for _, _, job in jobs], client_of(request)):
         text_index, sentence_index, job = next(indices)
-        sentence = schemas.ApiSentence(source=job.item, translations=n_best)
-        event = {"text": text_index, "sentence": sentence_index} | sentence.model_dump(exclude_none=True)
-        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        position = json.dumps({"text": text_index, "sentence": sentence_index})
+        yield f"data: {position[:-1]}, {_sentence_json(job.item, n_best)[1:]}\n\n"
     yield "event: done\ndata: {}\n\n"
 
 
@@ -155,9 +155,20 @@ async def _with_error_event(first: str, events: AsyncIterator[str]) -> AsyncIter
         yield f"event: error\ndata: {json.dumps({'error': error.message})}\n\n"
 
 
-def _text_response(translated: TranslatedDocument) -> schemas.ApiText:
-    sentences = [
-        schemas.ApiSentence(source=sentence.text, translations=n_best)
-        for sentence, n_best in zip(translated.document.sentences, translated.n_best_lists, strict=True)
-    ]
-    return schemas.ApiText(text=translated.render_n_best(1)[0], sentences=sentences)
+def _json_response(model: str, name: str, items: Iterable[str]) -> Response:
+    """Return the name of the model and a list of JSON texts, which FastAPI would validate and encode again."""
+    content = f'{{"model": {json.dumps(model)}, "{name}": [{", ".join(items)}]}}'
+    return Response(content, media_type="application/json")
+
+
+def _text_json(translated: TranslatedDocument) -> str:
+    """Return an `ApiText`."""
+    sentences = zip(translated.document.sentences, translated.n_best_lists, strict=True)
+    parts = ", ".join(_sentence_json(sentence.text, n_best) for sentence, n_best in sentences)
+    return f'{{"text": {json.dumps(translated.render_n_best(1)[0], ensure_ascii=False)}, "sentences": [{parts}]}}'
+
+
+def _sentence_json(source: str, n_best: Sequence[Translation]) -> str:
+    """Return an `ApiSentence`."""
+    translations = ", ".join(translation.to_json() for translation in n_best)
+    return f'{{"source": {json.dumps(source, ensure_ascii=False)}, "translations": [{translations}]}}'

@@ -1,6 +1,7 @@
 """The ASGI application."""
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -96,8 +97,10 @@ async def lifespan(service: Service, wait_for_models: bool = False) -> AsyncIter
 async def _load(service: Service) -> None:
     try:
         await service.start()
-    except (UserError, WorkerDiedError) as error:
+    except Exception as error:
         service.fatal_error = str(error)
+        if not isinstance(error, UserError | WorkerDiedError):
+            log_event("models not loaded", logging.ERROR, exc_info=True)
         return
     log_event("ready")
 

@@ -9,6 +9,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from regard.data.text.languages import match_language
 from regard.errors import UserError
 
 BATCH_LINES = 64
@@ -33,7 +34,9 @@ class Client:
             (language["code"], code)
             for language in self._request("/languages")
             for code in language.get("targets", ())
-            if language["code"] != code and source in (None, language["code"]) and target in (None, code)
+            if language["code"] != code
+            and (source is None or match_language(source, [language["code"]]))
+            and (target is None or match_language(target, [code]))
         ]
         if len(pairs) != 1:
             available = ", ".join(f"{a} to {b}" for a, b in pairs) or "no such pair"

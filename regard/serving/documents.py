@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from regard.data.text.sentences import SplitText, single_sentence, split_sentences
 from regard.serving.config import Limits
-from regard.serving.messages import Job, ModelInfo, Translation
+from regard.serving.messages import Alignments, Job, ModelInfo, Translation
 
 Format = Literal["text", "html"]
 
@@ -96,8 +96,9 @@ class JobBuilder:
 
     def translation_jobs(self, document: "TextDocument | HtmlDocument", n_best: int = 1) -> list[Job]:
         """Return the jobs that translate the sentences of a document."""
+        kind: Alignments = "json" if isinstance(document, TextDocument) else True
         return [
-            Job("translate", text, (("n_best", n_best), ("alignments", aligned)), self.count_tokens(text) + 1)
+            Job("translate", text, (("n_best", n_best), ("alignments", aligned and kind)), self.count_tokens(text) + 1)
             for text, aligned in document.sentences
         ]
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from regard.errors import ErrorKind
 
 HEADER = "X-Error"
-AccessReason = Literal["missing_key", "invalid_key", "rate_limit"]
+AccessReason = Literal["missing_key", "invalid_key", "rate_limit", "host"]
 ServerReason = Literal["overload", "unavailable", "deadline", "internal", "disconnected"]
 Reason = Literal[ErrorKind, AccessReason, ServerReason, "body_size", "body_timeout", "tokens", "characters", "model"]
 """Reason of an error response: a label of the metrics, and the key of the page's message."""

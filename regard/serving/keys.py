@@ -43,6 +43,10 @@ class KeyHolder:
         self.remaining -= 1
         return 0.0
 
+    def give_back(self) -> None:
+        """Undo `take`, for a request that was not processed."""
+        self.remaining += 1
+
 
 class Keys:
     """The keys of a key file, by hash."""
@@ -79,8 +83,8 @@ class Keys:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def admit(self, key: str | None) -> str:
-        """Count a request and return the name of the key's holder.
+    def admit(self, key: str | None) -> KeyHolder:
+        """Count a request and return the holder of its key.
 
         Raises:
             ApiError: The key is missing or unknown (403), or its rate limit is exceeded (429).
@@ -93,7 +97,7 @@ class Keys:
         if wait := holder.take(self._clock()):
             message = f"Slowdown: {holder.per_minute} requests per minute are allowed"
             raise ApiError(429, message, "rate_limit", wait, numbers={"limit": holder.per_minute})
-        return holder.name
+        return holder
 
     def copy_usage(self, previous: "Keys") -> None:
         """Copy the used requests of each key from before a reload."""

@@ -32,11 +32,13 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     is_list = isinstance(fields.q, list)
     texts = fields.q if isinstance(fields.q, list) else [fields.q]
     service.check_texts(request, texts, 1 + fields.alternatives)
-    detected = _detect_sources(service, texts, fields.target) if fields.source == AUTO else None
-    sources = [detection.language for detection in detected] if detected else [fields.source] * len(texts)
+    source, target = (service.models.resolve_language(tag) for tag in (fields.source, fields.target))
+    detected = _detect_sources(service, texts, target) if source == AUTO else None
+    sources = [detection.language for detection in detected] if detected else [source] * len(texts)
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
-    log_fields(request).update(source=logged_sources, target=service.loggable(fields.target))
-    versions = await cancel_on_disconnect(request, _translate(service, texts, sources, fields))
+    log_fields(request).update(source=logged_sources, target=service.loggable(target))
+    work = _translate(request, service, texts, sources, fields.model_copy(update={"target": target}))
+    versions = await cancel_on_disconnect(request, work)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
     response = schemas.TranslateResponse(
@@ -64,6 +66,7 @@ async def detect(request: Request, service: ServiceDependency) -> list[schemas.D
 @router.get("/languages")
 async def list_languages(service: ServiceDependency) -> list[schemas.LanguageTargets]:
     """List the languages of the served models."""
+    service.models.check_loaded()
     items = service.models.languages.items()
     return [schemas.LanguageTargets(code=code, name=language_name(code), targets=targets) for code, targets in items]
 
@@ -71,6 +74,7 @@ async def list_languages(service: ServiceDependency) -> list[schemas.LanguageTar
 @router.get("/frontend/settings")
 async def frontend_settings(service: ServiceDependency) -> schemas.FrontendSettings:
     """Return the settings that web pages of LibreTranslate read."""
+    service.models.check_loaded()
     source, target = next(iter(service.models.pairs), (AUTO, AUTO))
     return schemas.FrontendSettings(
         charLimit=service.limits.characters,
@@ -116,7 +120,7 @@ def _detect_sources(service: Service, texts: list[str], target: str) -> list[sch
 
 
 async def _translate(
-    service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
+    request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
 ) -> list[list[str]]:
     """Return the translation and alternatives of each text. Texts in the target language are returned unchanged."""
     versions: list[list[str]] = [[text] for text in texts]
@@ -126,7 +130,7 @@ async def _translate(
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
-        documents = await service.translate(model, [texts[i] for i in indices], fields.format, n_best)
+        documents = await service.translate(request, model, [texts[i] for i in indices], fields.format, n_best)
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)

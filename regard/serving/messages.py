@@ -1,15 +1,22 @@
 """Messages between the server process and its worker processes. This module does not import torch."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import ErrorKind
 
 Options = tuple[tuple[str, Any], ...]
 """Keyword arguments of an operation, as pairs so that they can be hashed."""
+Alignments = bool | Literal["json"]
+"""Whether translations contain alignments; `"json"` if they are only needed for a response."""
+LONG_TOKENS = 64
+"""Size of a long job. Such jobs have other batch keys than shorter ones."""
+PIXELS_PER_TOKEN = 100_000
+"""Pixels whose decoding takes about as long as the translation of a token."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,8 @@ class Job:
     """One item and the operation to run on it.
 
     Attributes:
-        size: number of source tokens, for limiting the size of a batch.
+        size: number of source tokens, for limiting the size of a batch. An image has one for every
+            `PIXELS_PER_TOKEN` pixels.
     """
 
     operation: str
@@ -89,7 +97,12 @@ class Job:
 
         The key contains the order of magnitude of the size, so that short sentences do not wait for long ones.
         """
-        return self.operation, self.options, max(0, self.size.bit_length() - 6) // 2
+        return self.operation, self.options, max(0, self.size.bit_length() - 5) // 2
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the job may take seconds."""
+        return self.size >= LONG_TOKENS
 
 
 @dataclass(frozen=True)
@@ -128,8 +141,16 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a sentence."""
+    """One translation of a sentence. If the alignment is only needed for a response, it is encoded as JSON."""
 
     text: str
     score: float
     alignment: Alignment | None = None
+    alignment_json: str | None = None
+
+    def to_json(self) -> str:
+        """Return an `ApiTranslation`."""
+        fields = json.dumps({"text": self.text, "score": self.score}, ensure_ascii=False)
+        if self.alignment_json is None:
+            return fields
+        return f'{fields[:-1]}, "alignment": {self.alignment_json}}}'

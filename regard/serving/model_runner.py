@@ -1,5 +1,6 @@
 """Model runners: the operations that a worker runs on its model."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
-from regard.serving.messages import Alignment, LoadRequest, ModelInfo, Translation
+from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
 from regard.serving.views import images, text
 from regard.serving.views.positions import view_positions
 
@@ -113,19 +114,24 @@ class TranslationRunner(ModelRunner):
             if self.has_attention:
                 self.embed(sentences)
 
-    def translate(self, sentences: Sequence[str], n_best: int = 1, alignments: bool = False) -> list[list[Translation]]:
+    def translate(
+        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False
+    ) -> list[list[Translation]]:
         """Return the n best translations of each sentence, best first."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=alignments)
+        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments))
         return [
-            [self._translation(hypothesis, sentence) for hypothesis in hypotheses]
+            [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
         ]
 
-    def embed(self, sentences: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[Any]:
-        """Return one vector per sentence (mean) or one per token (none)."""
+    def embed(self, sentences: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[str]:
+        """Return one vector per sentence (mean) or one per token (none), as JSON.
+
+        They are encoded here and not in the server process, which would serve no other clients meanwhile.
+        """
         vectors = self.translator.embed(sentences, pool)
-        return [(vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist() for vector in vectors]
+        return [json.dumps((vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist()) for vector in vectors]
 
     def _view(self, view: Callable[..., Any], requests: Sequence[dict[str, Any]]) -> list[Any]:
         """Return a view for each request, with the search settings of the request."""
@@ -139,7 +145,7 @@ class TranslationRunner(ModelRunner):
             results.append(view(self.translator, settings, request))
         return results
 
-    def _translation(self, hypothesis: Hypothesis, sentence: str) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool) -> Translation:
         alignment = None
         if hypothesis.alignment is not None:
             vocabularies = self.translator.vocabularies
@@ -150,7 +156,10 @@ class TranslationRunner(ModelRunner):
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        return Translation(hypothesis.text, round(hypothesis.score, DIGITS), alignment)
+        score = round(hypothesis.score, DIGITS)
+        if as_json and alignment is not None:
+            return Translation(hypothesis.text, score, alignment_json=json.dumps(vars(alignment), ensure_ascii=False))
+        return Translation(hypothesis.text, score, alignment)
 
 
 class ClassificationRunner(ModelRunner):

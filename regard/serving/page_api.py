@@ -13,7 +13,7 @@ from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
 from regard.serving.parsing import read_images
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, client_of, log_fields
 
 ImageFields = TypeVar("ImageFields", bound=schemas.ImageRequest)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -80,7 +80,8 @@ async def image(request: Request, service: ServiceDependency) -> Response:
     """Return the classes of an image, and the attention of the class token or of a patch."""
     fields, images = await _read_images(service, request, schemas.PatchRequest, 1)
     item = {"image": images[0], "patch": fields.patch, "pixels": service.limits.image_pixels}
-    return _packet(await _inspect(service, request, "image", fields.model, item))
+    size = sum(await service.measure_images(images))
+    return _packet(await _inspect(service, request, "image", fields.model, item, size))
 
 
 @inspect_router.post("/views", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
@@ -88,7 +89,8 @@ async def views(request: Request, service: ServiceDependency) -> Response:
     """Return the cross-attention between the patches of two views of a scene."""
     fields, images = await _read_images(service, request, schemas.ImageRequest, 2)
     item = {"images": images, "pixels": service.limits.image_pixels}
-    return _packet(await _inspect(service, request, "views", fields.model, item))
+    size = sum(await service.measure_images(images))
+    return _packet(await _inspect(service, request, "views", fields.model, item, size))
 
 
 async def _read_images(
@@ -124,7 +126,8 @@ async def _inspect(
     """Run an operation in a worker of the model."""
     log_fields(request).update(model=service.loggable(model_name))
     model = service.models.find(model_name, SECTIONS.get(operation, operation))
-    (result,) = await cancel_on_disconnect(request, model.batcher.submit([Job(operation, item, size=size)]))
+    work = model.batcher.submit([Job(operation, item, size=size)], client_of(request))
+    (result,) = await cancel_on_disconnect(request, work)
     return result
 
 

@@ -4,17 +4,20 @@ Clients of LibreTranslate send JSON, form fields or a query string, so its endpo
 """
 
 import asyncio
+import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+from PIL import Image
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
+from regard.data.images.formats import supported_formats
 from regard.serving.errors import ApiError, bad_request, disconnected
 
 MAX_FIELDS = 1000
@@ -49,7 +52,8 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
                     raise too_large
                 more = event.get("more_body", False)
     except TimeoutError:
-        raise ApiError(408, f"the request did not arrive within {seconds:g} seconds", "body_timeout") from None
+        message = f"the request did not arrive within {seconds:g} seconds"
+        raise ApiError(408, message, "body_timeout", close=True) from None
     events: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
     async def replay() -> Message:
@@ -91,6 +95,15 @@ async def read_images(request: Request, schema: type[Schema]) -> tuple[Schema, l
         files = [value for name, value in form.multi_items() if name == "image" and isinstance(value, UploadFile)]
         fields |= _group((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
         return schema.model_validate(fields), [await file.read() for file in files]
+
+
+def count_pixels(image: bytes) -> int:
+    """Return the number of pixels according to the header of an image, or 0 if the worker will reject it."""
+    try:
+        with Image.open(io.BytesIO(image), formats=supported_formats()) as opened:
+            return opened.width * opened.height
+    except Exception:  # Pillow raises many exception types for damaged files
+        return 0
 
 
 def _content_type(request: Request) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from regard.serving.messages import Translation
+from regard.serving.messages import Alignment
 
 
 def _check_encodable(text: str) -> str:
@@ -142,11 +142,19 @@ class ApiTranslateRequest(StrictRequest):
     split: bool = Field(True, description="split texts into sentences")
 
 
+class ApiTranslation(BaseModel):
+    """A translation of a sentence, with its alignment if it was requested."""
+
+    text: str
+    score: float
+    alignment: Alignment | None = None
+
+
 class ApiSentence(BaseModel):
     """A sentence and its translations, best first."""
 
     source: str
-    translations: list[Translation]
+    translations: list[ApiTranslation]
 
 
 class ApiText(BaseModel):

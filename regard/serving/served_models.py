@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from regard.data.text.languages import match_language
 from regard.errors import UserError
 from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
@@ -116,6 +117,10 @@ class ServedModels:
         """The target languages of each language, which include the language itself."""
         codes = sorted({code for pair in self.pairs for code in pair})
         return {code: sorted({code, *(t for s, t in self.pairs if s == code)}) for code in codes}
+
+    def resolve_language(self, tag: str) -> str:
+        """Return the served language that a tag such as `zh-CN` stands for, or the tag if there is none."""
+        return match_language(tag, self.languages) or tag
 
     def for_pair(self, source: str, target: str) -> ServedModel:
         """Return the model of a language pair."""

@@ -1,19 +1,20 @@
-"""The HTTP server: listening, timeouts of slow requests, and graceful shutdown."""
+"""The HTTP server: listening and graceful shutdown."""
 
-import asyncio
 import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import UserError
+from regard.serving.access import ANY, is_loopback
 from regard.serving.app import make_app
 from regard.serving.config import ServingConfig
+from regard.serving.connections import ConnectionPool, reserve_descriptors
 from regard.serving.service import Service
 from regard.serving.telemetry import configure_logging, log_event
 
@@ -30,27 +31,35 @@ def serve(config: ServingConfig, host: str, port: int) -> None:
     service = Service(config)
     app = make_app(service)
     listener = listen(host, port)
+    address, bound_port = listener.getsockname()[:2]
+    service.config = replace(config, hosts=allowed_hosts(address, config.hosts))
     configure_logging()
-    # One second later than the body timeout of the middleware, which can send an error response.
-    protocol = type("Protocol", (RequestTimeoutProtocol,), {"timeout": config.limits.body_seconds + 1})
+    pool = ConnectionPool(config.limits, service.metrics, reserve_descriptors(config.limits.connections))
     uvicorn_config = uvicorn.Config(
         app,
-        http=protocol,
+        http=pool.protocol(),
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(config.proxies),
+        forwarded_allow_ips=list(config.proxies),
         timeout_graceful_shutdown=round(config.limits.deadline + SHUTDOWN_GRACE),
     )
     server = DrainingServer(uvicorn_config, service)
-    address, bound_port = listener.getsockname()[:2]
     url_host = f"[{address}]" if ":" in address else address
     log_event("listening", url=f"http://{url_host}:{bound_port}")
     server.run(sockets=[listener])
     if service.fatal_error is not None:
         raise UserError(service.fatal_error)
     log_event("stopped")
+
+
+def allowed_hosts(address: str, hosts: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names that are checked: the given ones, and by default only local ones on the loopback interface."""
+    if hosts and ANY not in hosts:
+        return [name.lower() for name in hosts]
+    return () if not hosts and is_loopback(address) else None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -61,40 +70,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise UserError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None
-
-
-class RequestTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 protocol that closes a connection whose next request does not arrive completely in time.
-
-    It uses h11, because httptools does not limit the size of headers and loses the body of a request that offers an
-    upgrade to HTTP/2, as Java's HTTP client does.
-    """
-
-    timeout = 20.0
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_timer()
-
-    def data_received(self, data: bytes) -> None:
-        if self._timer is None:
-            self._start_timer()
-        super().data_received(data)
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._cancel_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timer()
-        super().connection_lost(exc)
-
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self.timeout, self.transport.close)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class DrainingServer(uvicorn.Server):

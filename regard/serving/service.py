@@ -7,12 +7,15 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends
 from starlette.requests import Request
 
+from regard.data.text.languages import match_language
 from regard.errors import UserError
 from regard.serving.config import ServingConfig
 from regard.serving.documents import Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.keys import Keys
 from regard.serving.language_detection import LanguageDetector
+from regard.serving.messages import PIXELS_PER_TOKEN
+from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels
 from regard.serving.telemetry import Metrics, log_event
 
@@ -71,12 +74,15 @@ class Service:
         authorization = request.headers.get("authorization", "")
         if key is None and authorization.lower().startswith(BEARER):
             key = authorization[len(BEARER) :].strip()
-        log_fields(request)["key"] = self.keys.admit(key)
+        holder = self.keys.admit(key)
+        log_fields(request)["key"] = holder.name
+        request.scope["regard.key_holder"], request.scope["regard.client"] = holder, f"key {holder.name}"
 
     def loggable(self, name: str | None) -> str | None:
         """Return a language code or model name for the log; unknown names could be texts of users."""
-        known = {word for model in self.models.all for word in (model.name, *(model.info.languages or ()))}
-        return name if name is None or name in known else "unknown"
+        if name is None or name in {model.name for model in self.models.all}:
+            return name
+        return match_language(name, self.models.languages) or "unknown"
 
     def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
         """Log the size of the texts of a request, and raise an `ApiError` if they exceed a limit."""
@@ -93,8 +99,23 @@ class Service:
         if n_best - 1 > limits.alternatives:
             raise bad_request(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
 
+    def check_sentences(self, count: int) -> None:
+        """Raise an `ApiError` if a request has too many sentences."""
+        limit = self.limits.sentences
+        if count > limit:
+            raise bad_request(f"Invalid request: request ({count}) exceeds sentence limit ({limit})")
+
+    async def measure_images(self, images: Sequence[bytes]) -> list[int]:
+        """Return the sizes of the jobs of images, and raise an `ApiError` if they have too many pixels."""
+        pixels = [await asyncio.to_thread(count_pixels, image) for image in images]
+        if sum(pixels) > self.limits.request_pixels:
+            message = f"Invalid request: request ({sum(pixels)}) exceeds pixel limit ({self.limits.request_pixels})"
+            raise bad_request(message, "pixels")
+        return [1 + count // PIXELS_PER_TOKEN for count in pixels]
+
     async def translate(
         self,
+        request: Request,
         model: ServedModel,
         texts: Sequence[str],
         format: Format = "text",
@@ -112,8 +133,9 @@ class Service:
         if model.info.engine != "regard" and any(s.needs_alignment for one in documents for s in one.sentences):
             feature = "markup within sentences" if format == "html" else "alignments"
             raise bad_request(f"{model.name} runs on {model.info.engine}, which does not support {feature}")
-        jobs = [builder.translation_jobs(document, n_best) for document in documents]
-        results = iter(await model.batcher.submit([job for document_jobs in jobs for job in document_jobs]))
+        self.check_sentences(sum(len(document.sentences) for document in documents))
+        jobs = [job for document in documents for job in builder.translation_jobs(document, n_best)]
+        results = iter(await model.batcher.submit(jobs, client_of(request)))
         return [TranslatedDocument(document, [next(results) for _ in document.sentences]) for document in documents]
 
 
@@ -130,6 +152,12 @@ def log_fields(request: Request) -> dict[str, Any]:
     """Return the fields of the log line of a request, to be extended."""
     fields: dict[str, Any] = request.scope.setdefault("regard.log_fields", {})
     return fields
+
+
+def client_of(request: Request) -> str:
+    """Return the name by which clients take turns: that of the key, or the address."""
+    client: str = request.scope.get("regard.client", "")
+    return client
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:

@@ -70,6 +70,7 @@ class Metrics:
         self.batch_seconds = seconds("regard_batch_seconds", "Duration of batches", ["model"])
         self.tokens = counter("regard_tokens", "Number of processed source tokens", ["model"])
         self.dropped = counter("regard_dropped_sentences", "Number of sentences dropped after a disconnect", ["model"])
+        self.dropped_connections = counter("regard_dropped_connections", "Number of dropped connections", ["reason"])
         self.restarts = counter("regard_worker_restarts", "Number of restarted workers", ["model"])
 
     def record_batch(self, model: str, sentences: int, tokens: int, seconds: float) -> None:

@@ -43,11 +43,11 @@ class WorkerProcess:
     def __init__(self) -> None:
         server_end, worker_end = socket.socketpair()
         command = [sys.executable, "-m", "regard.serving.worker", str(worker_end.fileno())]
-        with worker_end:
+        with server_end, worker_end:
             self._process = subprocess.Popen(command, pass_fds=(worker_end.fileno(),), stdin=subprocess.DEVNULL)
-        self._connection: Connection[Any, Any] = Connection(server_end.detach())
+            self._connection: Connection[Any, Any] = Connection(server_end.detach())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="worker")
-        self._busy = False
+        self._busy = self._killed = False
 
     @classmethod
     async def start(cls, request: LoadRequest) -> Self:
@@ -55,9 +55,12 @@ class WorkerProcess:
 
         Raises:
             UserError: The model cannot be loaded.
-            WorkerDiedError: The process exited.
+            WorkerDiedError: The process cannot be started, or exited.
         """
-        worker = cls()
+        try:
+            worker = cls()
+        except OSError as error:  # such as EMFILE or ENOMEM
+            raise WorkerDiedError(f"a worker cannot be started ({error.strerror})") from None
         try:
             reply = await worker._send(request)
         except BaseException:
@@ -102,10 +105,25 @@ class WorkerProcess:
             code = self._process.wait()
             raise WorkerDiedError(f"worker {self._process.pid} exited with code {code}") from None
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process is running."""
+        return not self._killed and self._process.poll() is None
+
     def kill(self) -> None:
         """Kill the process. A running batch raises `WorkerDiedError`."""
-        self._process.kill()
-        self._thread.shutdown(wait=False)
+        if not self._killed:
+            self._killed = True
+            self._process.kill()
+            try:
+                self._thread.submit(self._clean_up)  # after the running batch
+            except RuntimeError:  # the thread could not be started
+                self._clean_up()
+            self._thread.shutdown(wait=False)
+
+    def _clean_up(self) -> None:
+        self._connection.close()
+        self._process.wait()
 
     async def stop(self) -> None:
         """Let an idle process exit by closing its connection; kill a busy one."""

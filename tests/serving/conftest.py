@@ -59,7 +59,7 @@ class FakeWorker:
         self.info = ModelInfo(name, "transformer", operations, 0, "cpu", languages, tokenizer)
         self.batches: list[list[Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
-        self.stopped = False
+        self.alive, self.stopped = True, False
 
     async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
         self.batches.append(list(items))
@@ -67,11 +67,11 @@ class FakeWorker:
         if waiting is not None:
             await waiting
         if operation == "embed":
-            return [[float(len(item))] for item in items]
+            return [f"[{float(len(item))}]" for item in items]
         return [[Translation(item.upper(), -1.0)] * dict(options)["n_best"] for item in items]
 
     def kill(self) -> None:
-        self.stopped = True
+        self.alive, self.stopped = False, True
 
     async def stop(self) -> None:
         self.stopped = True

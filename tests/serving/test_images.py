@@ -25,6 +25,8 @@ from tests.serving.server_process import ServerProcess, wait_until
 class ThreadWorker:
     """A worker that runs the model in a thread of this process."""
 
+    alive = True
+
     def __init__(self, request: LoadRequest) -> None:
         self._runner = load_runner(request)
         self._runner.warm_up()

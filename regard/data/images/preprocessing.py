@@ -7,7 +7,7 @@ image.
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings
+from regard.data.images.formats import supported_formats
 from regard.errors import ErrorKind, UserError
 
 Pixels = npt.NDArray[np.uint8]
@@ -32,8 +33,6 @@ VIEWS = "views"
 
 _SUFFIX_LIST = "jpg jpeg jpe jfif png gif bmp webp tif tiff ppm pgm pbm pnm avif jp2"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIX_LIST.split())
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
-"""Formats of Pillow that only contain pixels. EPS, for example, would start another program."""
 MAX_PIXELS = 80_000_000
 EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -115,7 +114,7 @@ def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
 def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read the header of an image."""
     try:
-        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=_formats())
+        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_formats())
     except Image.DecompressionBombError:
         raise ImageSizeError(name, f"has more than the allowed {max_pixels:,} pixels; reduce its size") from None
     except UnidentifiedImageError:
@@ -135,13 +134,6 @@ def is_grey(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> bool
     """Return whether an image is greyscale according to its header."""
     with open_image(data, name, max_pixels) as image:
         return image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;16")
-
-
-@cache
-def _formats() -> tuple[str, ...]:
-    """Return the formats that the installed version of Pillow supports."""
-    Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -189,7 +181,7 @@ def _explain_unidentified(data: bytes | Path) -> str:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
         if error.start < len(start) - 3:  # the last character may be incomplete
-            return f"not an image in a supported format ({', '.join(_formats())}), or its header is damaged"
+            return f"not an image in a supported format ({', '.join(supported_formats())}), or its header is damaged"
     return "a text file, not an image"
 
 

@@ -5,11 +5,12 @@ import { readPacket } from "./packet.js";
 let apiKey = sessionStorage.getItem("key");
 let strings = {};
 
-/** An error response. `needsKey` is true if the API key is missing or invalid. */
+/** An error response, or a failed connection with the status 0. */
 export class ApiError extends Error {
-  constructor(message, needsKey) {
+  constructor(message, status) {
     super(message);
-    this.needsKey = needsKey;
+    this.needsKey = status === 403;
+    this.isLoading = status === 503;
   }
 }
 
@@ -33,7 +34,7 @@ export async function request(path, body, signal) {
     headers["content-type"] = "application/json";
   }
   const response = await fetchOrFail(`api/${path}`, options);
-  if (!response.ok) throw new ApiError(await errorMessage(response), response.status === 403);
+  if (!response.ok) throw new ApiError(await errorMessage(response), response.status);
   const isBinary = response.headers.get("content-type").startsWith("application/octet-stream");
   return isBinary ? readPacket(await response.arrayBuffer()) : response.json();
 }
@@ -42,7 +43,7 @@ async function fetchOrFail(url, options) {
   try {
     return await fetch(url, options);
   } catch (error) {
-    throw error.name === "AbortError" ? error : new ApiError(strings.noServer, false);
+    throw error.name === "AbortError" ? error : new ApiError(strings.noServer, 0);
   }
 }
 

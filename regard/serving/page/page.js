@@ -194,8 +194,11 @@ function defaultSection() {
 
 async function waitForModels() {
   for (;;) {
-    const { models } = await request("models");
-    if (models.length) return models;
+    try {
+      return (await request("models")).models;
+    } catch (error) {
+      if (!error.isLoading) throw error;
+    }
     showMessage(page.strings.loading);
     await new Promise((resolve) => setTimeout(resolve, 500));
   }

@@ -172,6 +172,7 @@ const STRINGS = {
       missing_key: () => "此服务器需要 API 密钥，请在上方输入。",
       invalid_key: () => "API 密钥无效，请在上方重新输入。",
       rate_limit: ({ limit }) => `请求过于频繁：每分钟最多 ${limit} 次。`,
+      host: () => "不允许从此网址访问服务器。",
       overload: () => "服务器繁忙，请稍后重试。",
       unavailable: () => "模型正在加载，请稍后重试。",
       deadline: ({ seconds }) => `${seconds} 秒内未能完成，请缩短文本或稍后重试。`,
