@@ -16,19 +16,21 @@ ALLOWED: dict[str, set[str]] = {
     package: set(others.split())
     for package, others in {
         "errors": "",
+        "files": "errors",
         "config": "errors",
         "runtime": "errors",
         "ops": "errors",
         "attention": "ops errors config",
         "layers": "attention ops errors config",
-        "models": "layers attention ops errors config",
-        "data": "errors config",
+        "models": "layers attention ops files errors config",
+        "data": "files errors config",
         "decoding": "models layers attention ops errors config",
         "inspection": "models layers attention runtime errors",
-        "pipelines": "decoding data models attention ops runtime errors",
-        "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
-        "interop": "pipelines decoding data models layers attention runtime errors config",
-        "training": "interop evaluation pipelines decoding data models layers attention ops runtime errors config",
+        "pipelines": "decoding data models attention ops runtime files errors",
+        "evaluation": "pipelines inspection decoding data models layers attention runtime files errors config",
+        "interop": "pipelines decoding data models layers attention runtime files errors config",
+        "training": "interop evaluation pipelines decoding data models layers attention ops "
+        "runtime files errors config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
