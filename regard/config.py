@@ -9,6 +9,9 @@ from pydantic.fields import FieldInfo
 
 from regard.errors import UserError
 
+MAX_QUOTED = 200
+"""Characters of a key or value in an error message."""
+
 
 class Settings(BaseModel):
     """Immutable settings that reject unknown keys."""
@@ -54,7 +57,7 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     too_short = kind == "missing" and isinstance(location[-1], int)  # an element of a list is missing
     if too_short:
         location = location[:-1]
-    key = ".".join(str(part) for part in location)
+    key = _shorten(".".join(str(part) for part in location))
     if kind == "extra_forbidden":
         if isinstance(first["input"], Mapping) and first["input"]:  # an unknown group: name a key in it
             key = f"{key}.{next(iter(first['input']))}"
@@ -67,7 +70,11 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     expected = f"{first['msg'][0].lower()}{first['msg'][1:]}"
     if field and (too_short or kind in ("tuple_type", "too_long")):
         expected = _describe_list(field) or expected
-    return f"{key}: {expected}, found {first['input']!r}"
+    return f"{key}: {expected}, found {_shorten(repr(first['input']))}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
 def _describe_list(field: FieldInfo) -> str | None:

@@ -7,6 +7,9 @@ from typing import Literal
 ErrorKind = Literal["bad", "image", "pixels"]
 """Kind of an error; "bad" is the general one."""
 
+MAX_MESSAGE = 1000
+"""Characters of an error message, which may quote a file."""
+
 
 class UserError(Exception):
     """Invalid input.
@@ -19,6 +22,9 @@ class UserError(Exception):
     """
 
     kind: ErrorKind = "bad"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}…")
 
 
 @contextmanager

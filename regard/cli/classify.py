@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -75,7 +76,10 @@ def image_arguments(images: Sequence[str] | None) -> list[str]:
     """Return the command-line arguments, or the lines of standard input if there are none."""
     if images:
         return list(images)
-    return [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    from regard.files import read_raw_lines
+
+    lines = read_raw_lines(sys.stdin.buffer, "standard input")
+    return [os.fsdecode(line).rstrip("\r\n") for line in lines if line.strip()]
 
 
 Writer = Callable[[TextIO, "Iterable[tuple[Path, Ranking]]", int], None]

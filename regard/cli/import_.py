@@ -25,10 +25,10 @@ def import_(
     tokenizer: Annotated[Path | None, typer.Option(help="nn.Transformer: a tokenizer.json of regard")] = None,
 ) -> None:
     """Convert a model of transformers, timm, torchvision or PyTorch to a model folder."""
-    import yaml
-
     from regard.interop.import_model import import_model
+    from regard.training.recipe import parse_setting
 
-    changes = {key: yaml.safe_load(value) for key, value in parse_key_values("--set", overrides).items()}
+    given = parse_key_values("--set", overrides).items()
+    changes = {key: parse_setting(value, f"--set {key}={value}") for key, value in given}
     names = parse_key_values("--embedding", embedding) or None
     typer.echo(f"{out}: {import_model(path, out, changes, names, tokenizer)}")

@@ -193,10 +193,11 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
     A file is read once in advance to count the lines, so that an unreadable line is reported before hours of work.
     """
     from regard.data.text.readers import read_stream
+    from regard.files import read_raw_lines
     from regard.pipelines.translate_files import read_texts
 
     if source is None:
-        return read_stream(sys.stdin.buffer, "standard input"), None
+        return read_stream(read_raw_lines(sys.stdin.buffer, "standard input"), "standard input"), None
     total = sum(1 for _ in read_texts(source, key)) if source.is_file() else None  # a pipe can be read only once
     return read_texts(source, key), total
 

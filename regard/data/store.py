@@ -6,6 +6,7 @@ interrupted store is not mistaken for a complete one.
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
+
+from regard.errors import UserError
+from regard.files import check_regular, read_json
 
 DESCRIPTION = "store.json"
 FORMAT = 2
@@ -114,12 +118,15 @@ def open_store(folder: Path, arrays: Sequence[str], metadata: Sequence[str]) -> 
 def read_description(folder: Path) -> dict[str, Any]:
     """Return the description of a store: format, metadata and arrays."""
     try:
-        description: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        description: dict[str, Any] = read_json(folder / DESCRIPTION)
         if description["format"] != FORMAT:
             raise DamagedStoreError(f"{DESCRIPTION} has format {description['format']}, not {FORMAT}")
-        if not all(array["sha256"] for array in description["arrays"].values()) or "metadata" not in description:
+        if not isinstance(description["metadata"], dict):
             raise DamagedStoreError(f"{DESCRIPTION} is incomplete")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        for name, array in description["arrays"].items():
+            if not array["sha256"] or not re.fullmatch(r"\w[\w.-]*\.npy", name):
+                raise DamagedStoreError(f"{DESCRIPTION} does not describe {name}")
+    except (UserError, KeyError, TypeError, AttributeError) as error:
         raise DamagedStoreError(f"{DESCRIPTION} cannot be read: {error}") from None
     return description
 
@@ -133,12 +140,15 @@ def store_checksum(folder: Path) -> str:
 
 def _open_array(path: Path, known: dict[str, Any]) -> npt.NDArray[Any]:
     try:
+        check_regular(path)
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r")
         state = path.stat()
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy raises many exception types for damaged headers
         raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
-    if state.st_size != known.get("bytes") or len(array) != known.get("length"):
+    if state.st_size != known.get("bytes") or not array.ndim or len(array) != known.get("length"):
         raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')}")
+    if not array.flags.c_contiguous:
+        raise DamagedStoreError(f"{path.name} is not stored row by row")
     if state.st_mtime_ns != known.get("mtime_ns") and hashlib.sha256(array.data).hexdigest() != known["sha256"]:
         raise DamagedStoreError(f"{path.name} does not match its checksum")
     return array

@@ -10,6 +10,7 @@ from regard.config import Settings
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
+from regard.files import MissingFileError, read_json
 from regard.runtime import replace_text_file
 
 SCORES = "scores.json"
@@ -172,11 +173,11 @@ def format_setting(value: Any) -> str:
 
 def _read_scores(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = read_json(path)
+    except MissingFileError:
         return {}
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path}: damaged or not JSON ({error}); repair or remove it") from None
+    except UserError as error:
+        raise UserError(f"{error}; repair or remove it") from None
     entries = content.get("evaluations", []) if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise UserError(f"{path}: not the scores of a model, an object with a list of evaluations; remove it")

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
+from regard import files
 from regard.errors import UserError
+from regard.files import MissingFileError, check_regular, one_line
+from regard.models.folder import read_safetensors
 
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -21,13 +23,18 @@ MAX_SHARING = 8
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that contains an object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: damaged or not JSON ({_one_line(error)})") from None
+    content = files.read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: contains {type(content).__name__}, not an object")
     return content
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that contains an object; empty if there is no such file."""
+    try:
+        return read_json(path)
+    except MissingFileError:
+        return {}
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -44,24 +51,18 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         PICKLE_INDEX: _read_shards,
     }
     for name, read in readers.items():
-        if (folder / name).is_file():
+        if (folder / name).exists():
             return read(folder / name)
     raise UserError(f"{folder}: no weights found; expected one of {', '.join(readers)}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a .safetensors, .bin or .pt file. No code in it is executed."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    if path.suffix == ".safetensors":
-        try:
-            return safetensors.torch.load_file(path)
-        except Exception as error:  # besides its own errors, the library raises KeyError and others for unknown dtypes
-            raise UserError(f"{path}: damaged or not a safetensors file ({_one_line(error)})") from None
-    return _read_pickle(path)
+    return read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    check_regular(path)
     _check_archive(path)
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -98,7 +99,7 @@ def _check_archive(path: Path) -> None:
             entries = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise UserError(
-            f"{path}: damaged, or written by torch before 1.6 ({_one_line(error)}); save it again as safetensors"
+            f"{path}: damaged, or written by torch before 1.6 ({one_line(error)}); save it again as safetensors"
         ) from None
     compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
     if compressed or sum(entry.file_size for entry in entries) > path.stat().st_size:
@@ -110,21 +111,16 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _shard_names(index: Path) -> list[str]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{index}: damaged ({_one_line(error)})") from None
-    for name in names:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise UserError(f"{index}: damaged (weight_map must be an object with a file for each tensor)")
+    for name in weight_map.values():
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
             raise UserError(f"{index}: {name!r} is not the name of a file in the same folder")
-    return names
+    return sorted(set(weight_map.values()))
 
 
 def _name_of_global(error: BaseException) -> str:
     """Return the Python global that a pickle refers to. The rest of torch's message recommends loading it unsafely."""
     found = re.search(r"GLOBAL ([\w.]+)", str(error))
     return f" (it refers to {found[1]})" if found else ""
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -12,7 +12,8 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
-from regard.interop.files import read_json, write_json
+from regard.files import MissingFileError, one_line, read_bytes, read_text
+from regard.interop.files import read_json, read_optional_json, write_json
 from regard.runtime import import_optional
 
 FAST_TOKENIZER, WORDPIECE_VOCABULARY, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
@@ -46,11 +47,11 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
     """Load a regard tokenizer that was saved by `to_fast_tokenizer`."""
     path = folder / FAST_TOKENIZER
     try:
-        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        backend = tokenizers.Tokenizer.from_str(read_text(path))
+    except UserError:
+        raise
     except Exception as error:  # the library raises no narrower class
-        raise UserError(f"{path}: damaged or not a tokenizer ({error})") from None
+        raise UserError(f"{path}: damaged or not a tokenizer ({one_line(error)})") from None
     content = json.loads(backend.to_str())
     content["normalizer"] = {"type": "Prepend", "prepend": " "}
     content["post_processor"] = content["decoder"] = None
@@ -68,29 +69,26 @@ def read_wordpiece(folder: Path) -> WordPieceTokenizer:
     """Load the tokenizer of a BERT folder: tokenizer.json, otherwise vocab.txt with its config."""
     if (folder / FAST_TOKENIZER).exists():
         return WordPieceTokenizer.load(folder / FAST_TOKENIZER)
-    path, config_path = folder / WORDPIECE_VOCABULARY, folder / TOKENIZER_CONFIG
+    path = folder / WORDPIECE_VOCABULARY
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
+        lines = read_text(path).split("\n")
+    except MissingFileError:
         raise UserError(f"{folder}: no tokenizer; neither {FAST_TOKENIZER} nor {WORDPIECE_VOCABULARY} exists") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text ({error})") from None
     vocabulary = {token: index for index, token in enumerate(lines) if token}
     for token in ("[UNK]", "[CLS]", "[SEP]"):
         if token not in vocabulary:
             raise UserError(f"{path}: {token} is missing")
-    config = read_json(config_path) if config_path.is_file() else {}
-    lowercase = config.get("do_lower_case") is not False
+    lowercase = read_optional_json(folder / TOKENIZER_CONFIG).get("do_lower_case") is not False
     return WordPieceTokenizer(BertWordPieceTokenizer(vocabulary, lowercase=lowercase)._tokenizer)
 
 
 def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:
     """Load the source and target tokenizers of a Marian folder; one object if they are identical."""
-    separate = (folder / MARIAN_TARGET_VOCABULARY).is_file()
+    separate = (folder / MARIAN_TARGET_VOCABULARY).exists()
     vocabulary, target_vocabulary = folder / MARIAN_VOCABULARY, folder / MARIAN_TARGET_VOCABULARY
     ids = check_ids(read_json(vocabulary), vocabulary)
     target_ids = check_ids(read_json(target_vocabulary), target_vocabulary) if separate else ids
-    source_model, target_model = _read(folder / MARIAN_SOURCE), _read(folder / MARIAN_TARGET)
+    source_model, target_model = read_bytes(folder / MARIAN_SOURCE), read_bytes(folder / MARIAN_TARGET)
     source = SentencePieceTokenizer(source_model, ids, str(folder / MARIAN_SOURCE))
     if source_model == target_model and not separate:
         return source, source
@@ -110,10 +108,3 @@ def to_marian_tokenizer(
         write_json(folder / name, content)
     (folder / MARIAN_SOURCE).write_bytes(source.model)
     (folder / MARIAN_TARGET).write_bytes(target.model)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None

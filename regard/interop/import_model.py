@@ -12,7 +12,8 @@ from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError, prefix_errors
-from regard.interop.files import read_folder, read_json, read_tensors
+from regard.files import read_text
+from regard.interop.files import read_folder, read_json, read_optional_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
 from regard.interop.huggingface_marian import CLASSES, ban_tokens, from_marian, read_marian
@@ -71,7 +72,7 @@ def import_model(
         raise UserError(f"{path}: no such file or folder")
     if is_model_folder(path):
         raise UserError(f"{path}: already a model folder or run of regard; nothing to import")
-    values = read_json(path / CONFIG) if (path / CONFIG).is_file() else {}
+    values = read_optional_json(path / CONFIG)
     export = None if "model_type" in values else describe_export(path)
     if export is not None:
         raise UserError(f"{path} is {export}")
@@ -112,14 +113,13 @@ def _check_options(path: Path, kind: str, options: Mapping[str, Any]) -> None:
 
 
 def _import_translator(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
-    generation_config = folder / "generation_config.json"
-    settings = dict(values) | (read_json(generation_config) if generation_config.is_file() else {})
+    settings = dict(values) | read_optional_json(folder / "generation_config.json")
     tensors = ban_tokens(tensors, settings.get("bad_words_ids"), f"{folder}: bad_words_ids")
     config = read_marian(values, tensors, str(folder / CONFIG))
     model = _build(config, from_marian(tensors, config))
     source: Tokenizer
     target: Tokenizer
-    if (folder / MARIAN_SOURCE).is_file():
+    if (folder / MARIAN_SOURCE).exists():
         source, target = from_marian_tokenizer(folder)
     else:
         source = from_fast_tokenizer(folder)
@@ -132,10 +132,10 @@ def _import_translator(folder: Path, values: Mapping[str, Any], tensors: Mapping
 def _import_bert(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], out: Path) -> str:
     config = read_bert(values, str(folder / CONFIG))
     changes: dict[str, Any] = {}
-    if (folder / POOLING).is_file():
+    if (folder / POOLING).exists():
         changes["pooling"] = read_pooling(read_json(folder / POOLING), str(folder / POOLING))
-    if (folder / MODULES).is_file():
-        changes["normalise"] = ".Normalize" in (folder / MODULES).read_text(encoding="utf-8", errors="replace")
+    if (folder / MODULES).exists():
+        changes["normalise"] = ".Normalize" in read_text(folder / MODULES, errors="replace")
     config = config.changed(**changes)
     tokenizer = read_wordpiece(folder)
     if len(tokenizer) > config.vocab:
@@ -198,7 +198,7 @@ def _read_preprocessing(path: Path, values: Mapping[str, Any], config: ViTConfig
     if not isinstance(labels, list) or len(labels) != config.classes or len(set(map(str, labels))) != config.classes:
         labels = [str(i) for i in range(config.classes)]
     processor_path = path / "preprocessor_config.json"
-    processor = read_json(processor_path) if processor_path.is_file() else values.get("pretrained_cfg", {})
+    processor = read_optional_json(processor_path) or values.get("pretrained_cfg", {})
     processor = processor if isinstance(processor, Mapping) else {}
     where = str(processor_path)
     moments = {key: processor.get(f"image_{key}", processor.get(key, default)) for key, default in IMAGENET.items()}
@@ -211,8 +211,7 @@ def _read_preprocessing(path: Path, values: Mapping[str, Any], config: ViTConfig
 
 def _read_languages(folder: Path) -> tuple[str, str]:
     """Return the languages in the tokenizer's config."""
-    path = folder / TOKENIZER_CONFIG
-    values = read_json(path) if path.is_file() else {}
+    values = read_optional_json(folder / TOKENIZER_CONFIG)
     source, target = values.get("source_lang"), values.get("target_lang")
     return (source, target) if isinstance(source, str) and isinstance(target, str) else UNKNOWN_LANGUAGES
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 import yaml
 
 from regard.errors import UserError
+from regard.files import read_json
 from regard.layers import InputType, Model
-from regard.models.folder import CONFIG, MODELS, WEIGHTS, read_config, replace_folder, unique_tensors
+from regard.models.folder import CONFIG, MODELS, WEIGHTS, read_config, read_safetensors, replace_folder, unique_tensors
 from regard.registry import EXTENSIONS, list_extensions
 
 CARD = "README.md"
@@ -59,7 +58,8 @@ def build_card(folder: Path, library: str = "regard") -> str:
     """
     config = read_config(folder)
     model = config["model"]
-    languages = [code for code in config.get("languages", []) if code not in ("source", "target")]
+    listed = config.get("languages")
+    languages = [str(code) for code in (listed if isinstance(listed, list) else ()) if code not in ("source", "target")]
     scores = _read_json(folder / SCORES)
     metadata: dict[str, Any] = {"library_name": library, "tags": ["regard", model["kind"]]}
     if tag := PIPELINE_TAGS.get(MODELS[model["kind"]].input_type):
@@ -85,10 +85,9 @@ def find_fingerprints(folder: Path) -> Path:
 
 
 def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
-    files, settings = fingerprints.get("files"), fingerprints.get("settings")
-    entries = dict(files) if isinstance(files, Mapping) else {}
+    entries = dict(_mapping(fingerprints.get("files")))
     if not entries and isinstance(tokens := fingerprints.get("tokens"), str):  # a built-in corpus has no files
-        name = settings.get("data.builtin") if isinstance(settings, Mapping) else None
+        name = _mapping(fingerprints.get("settings")).get("data.builtin")
         entries = {f"tokens of {name or 'the corpus'}": {"sha256": tokens}, "validation": fingerprints.get("valid", {})}
     if not entries:
         return []
@@ -101,21 +100,21 @@ def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
 
 
 def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
-    evaluations = [evaluation for evaluation in scores.get("evaluations", []) if isinstance(evaluation, Mapping)]
-    for evaluation in evaluations:
-        conditions = evaluation.get("conditions", {})
-        data = conditions.get("data", {})
+    evaluations = scores.get("evaluations")
+    for evaluation in map(_mapping, evaluations if isinstance(evaluations, list) else ()):
+        conditions = _mapping(evaluation.get("conditions"))
+        data, signatures = _mapping(conditions.get("data")), _mapping(conditions.get("signatures"))
         yield f"On {data.get('lines')} sentences (data {data.get('sha256')}), {evaluation.get('date')}:"
         yield ""
-        for name, value in evaluation.get("scores", {}).items():
-            signature = conditions.get("signatures", {}).get(name, "")
-            yield f"- {name} {value:.2f}" + (f" (`{signature}`)" if signature else "")
+        for name, value in _mapping(evaluation.get("scores")).items():
+            if isinstance(value, int | float):
+                yield f"- {name} {value:.2f}" + (f" (`{signatures[name]}`)" if signatures.get(name) else "")
         yield ""
 
 
 def _validation_lines(scores: Mapping[str, Any]) -> Iterator[str]:
-    validation = scores.get("validation")
-    if not isinstance(validation, Mapping) or not validation:
+    validation = _mapping(scores.get("validation"))
+    if not validation:
         return
     yield f"On the validation data, which selected the model, at step {scores.get('step')}:"
     yield ""
@@ -137,8 +136,8 @@ def _check_replaceable(folder: Path) -> None:
 
 def _has_saved_weights(model: Model, folder: Path) -> bool:
     try:
-        saved = safetensors.torch.load_file(folder / WEIGHTS)
-    except (OSError, safetensors.SafetensorError):
+        saved = read_safetensors(folder / WEIGHTS)
+    except UserError:
         return False
     tensors = unique_tensors(model)
     return tensors.keys() == saved.keys() and all(torch.equal(tensors[name].cpu(), saved[name]) for name in saved)
@@ -147,7 +146,10 @@ def _has_saved_weights(model: Model, folder: Path) -> bool:
 def _read_json(path: Path) -> Mapping[str, Any]:
     """Return the contents of a JSON file; empty if it is missing or damaged, since a card needs none of them."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return _mapping(read_json(path))
+    except UserError:
         return {}
-    return content if isinstance(content, Mapping) else {}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.files import MissingFileError, check_regular, one_line, read_json, report_unreadable
 from regard.layers import InputType, Model
 from regard.models.bert import Bert
 from regard.models.croco import CroCo
@@ -79,23 +79,28 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
     """Load a model in evaluation mode. Return it and the contents of config.json."""
     config = read_config(folder)
     expected = unique_tensors(build_on_meta(config, folder / CONFIG))  # rejects excessive sizes without using memory
-    tensors = _read_tensors(folder / WEIGHTS, device)
-    _check_tensors(tensors, expected, folder / WEIGHTS)
+    path = folder / WEIGHTS
+    try:
+        tensors = read_safetensors(path, device)
+    except MissingFileError as error:
+        raise UserError(f"{error}; a model folder contains {CONFIG}, {WEIGHTS} and a tokenizer") from None
+    _check_tensors(tensors, expected, path)
+    _check_memory(expected, path)
     model_type = MODELS[model_kind(folder, config)]
     model = model_type(model_type.config_type().parse(config["model"], f"{folder / CONFIG}: model"))
     model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
 
 
-def _read_tensors(path: Path, device: torch.device | str) -> dict[str, Tensor]:
+def read_safetensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """Read the tensors of a .safetensors file by name."""
+    check_regular(path)
     try:
         return safetensors.torch.load_file(path, device=str(device))
-    except FileNotFoundError:
-        if path.exists():  # safetensors reports unreadable files as missing
-            raise UserError(f"{path}: cannot be read; check its permissions") from None
-        raise UserError(f"{path}: no such file; a model folder contains {CONFIG}, {WEIGHTS} and a tokenizer") from None
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged or not a safetensors file ({error})") from None
+    except FileNotFoundError:  # safetensors reports unreadable files as missing
+        raise UserError(f"{path}: cannot be read; check its permissions") from None
+    except Exception as error:  # besides its own errors, the library raises KeyError and others for unknown dtypes
+        raise UserError(f"{path}: damaged or not a safetensors file ({one_line(error)})") from None
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
@@ -108,6 +113,14 @@ def _check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
                 f"{path}: tensor {name} has shape {list(tensors[name].shape)}, but according to {CONFIG} it has "
                 f"{list(expected[name].shape)}"
             )
+
+
+def _check_memory(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Reject a model that exceeds the memory of the machine; a sparse file of any size takes no space on the disk."""
+    needed = sum(tensor.nbytes for tensor in tensors.values())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise UserError(f"{path}: needs {needed / 1e9:,.0f} GB of memory, but this machine has {memory / 1e9:,.0f} GB")
 
 
 def build_on_meta(config: dict[str, Any], path: Path) -> Any:
@@ -135,13 +148,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such model folder")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        config = read_json(path)
+    except MissingFileError:
         raise UserError(f"{folder}: contains no {name}, so it is not a model folder") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: damaged or not JSON ({error})") from None
     if not isinstance(config, dict) or not _is_ours(config):
         export = describe_export(folder)
         raise UserError(f"{folder} is {export}" if export else f"{path}: not a regard model folder of format {FORMAT}")
@@ -172,13 +181,14 @@ def check_input_type(folder: Path, expected: InputType) -> None:
 
 def find_model_folder(path: Path) -> Path:
     """Return the path itself if it is a model folder, or the best model of a training run."""
-    if (path / CONFIG).is_file():
-        return path
-    for folder in (path / "best", path / "last"):  # a damaged best model is an error, not a reason to use the last one
-        if folder.is_dir():
-            return folder
-    if not path.exists():
-        raise UserError(f"{path}: no such model folder")
+    with report_unreadable(path):
+        if (path / CONFIG).exists():
+            return path
+        for folder in (path / "best", path / "last"):  # a damaged best model is an error, no reason to use the last one
+            if folder.is_dir():
+                return folder
+        if not path.exists():
+            raise UserError(f"{path}: no such model folder")
     if export := describe_export(path):
         raise UserError(f"{path} is {export}")
     if (path / "checkpoints").is_dir():
@@ -204,8 +214,8 @@ def _is_ours(config: dict[str, Any]) -> bool:
 
 def _read_config_or_empty(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError):
+        config = read_json(folder / CONFIG)
+    except UserError:
         return {}
     return config if isinstance(config, dict) else {}
 

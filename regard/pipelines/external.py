@@ -14,6 +14,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.files import check_regular, one_line
 from regard.runtime import import_optional
 
 Tokens = Sequence[int]
@@ -90,13 +91,16 @@ class CTranslate2Generator(ExternalGenerator):
         self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
     ) -> None:
         library = import_optional("ctranslate2", "export")
+        for path in folder.iterdir():
+            if not path.is_dir():
+                check_regular(path)
         threads = torch.get_num_threads()
         options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:
             self._engine: Any = library.Translator(str(folder), device=device.type, **options)
+            self._engine.translate_batch([vocabularies[0][:1]], max_decoding_length=1)  # reads the rest of its config
         except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{folder}: CTranslate2 cannot load it ({reason})") from None
+            raise UserError(f"{folder}: CTranslate2 cannot load it ({one_line(error)})") from None
         self._source_vocabulary, self._target_vocabulary = vocabularies
         self._target_ids = {token: index for index, token in enumerate(self._target_vocabulary)}
         self.longest = longest

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
+from regard.files import open_regular
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import WINDOW, Translator
@@ -381,11 +382,8 @@ def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) 
 
 def complete_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their line breaks; a last line without one is dropped."""
-    try:
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    with open_regular(path) as file:
+        yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _close_standard_output() -> None:

@@ -47,6 +47,10 @@ from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
+MAX_TOKENS = 4096
+"""Tokens of a sentence, if the model has no more positions; time grows with their square."""
+MAX_CHARACTERS_PER_TOKEN = 64
+"""A text with more characters is too long for any vocabulary, so it is not tokenised."""
 Tokens = Sequence[int]
 TranslationModel = Transformer | NATransformer
 
@@ -119,7 +123,10 @@ class Translator:
         metadata = read_config(folder, FOREIGN_CONFIG)
         model, vocabularies = build_on_meta(metadata, folder / FOREIGN_CONFIG), Vocabularies.load(folder)
         _check_vocabulary_sizes(folder, model, vocabularies)
-        generator = CTranslate2Generator(folder, vocabularies.tokens, device, metadata.get("longest"))
+        longest = metadata.get("longest")
+        if longest is not None and not isinstance(longest, int):
+            raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
+        generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
         return cls(model, vocabularies, _parse_languages(folder / FOREIGN_CONFIG, metadata), generator=generator)
 
     @classmethod
@@ -311,6 +318,11 @@ class Translator:
         return resolved
 
     def _encode(self, texts: list[str], first: int) -> list[list[int]]:
+        most = max(MAX_TOKENS, self.model.config.max_length)
+        advice = f"but at most {most:,} tokens are processed at once; split it into sentences"
+        for number, text in enumerate(texts, first):
+            if len(text) > MAX_CHARACTERS_PER_TOKEN * most:
+                raise UserError(f"sentence {number} has {len(text):,} characters, {advice}")
         try:
             sources = self.vocabularies.source.encode_batch(texts)
         except UserError:
@@ -322,6 +334,8 @@ class Translator:
             raise
         limits = self.max_positions
         for number, tokens in enumerate(sources, first):
+            if not limits and len(tokens) > most:
+                raise UserError(f"sentence {number} has {len(tokens):,} tokens, {advice}")
             if limits and len(tokens) + 1 > min(limits):
                 positions = f"{self.model.config.positions} positions"
                 raise UserError(

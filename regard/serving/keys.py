@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
+from regard.files import read_text
 from regard.serving.errors import ApiError
 
 _LOGGER = logging.getLogger("regard.serving")
@@ -57,10 +58,7 @@ class Keys:
     @classmethod
     def load(cls, path: Path) -> "Keys":
         """Read a key file."""
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from None
+        lines = read_text(path).splitlines()
         if os.name == "posix" and path.stat().st_mode & WRITABLE_BY_OTHERS:
             fields = {"file": str(path), "advice": f"chmod go-w {path}"}
             _LOGGER.warning("key file is writable by others", extra={"fields": fields})

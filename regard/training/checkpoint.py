@@ -25,7 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.models.folder import fsync
+from regard.files import MissingFileError, open_regular, read_json, read_text
+from regard.models.folder import fsync, read_safetensors
 from regard.training.distributed import Processes
 
 TENSORS, VALUES, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
@@ -59,7 +60,7 @@ class Checkpoint:
             like: Returns the sharded tensor of a given name, if there is one; the tensor read is sharded likewise.
         """
         if like is None and (self.path / TENSORS).exists():
-            return safetensors.torch.load_file(self.path / TENSORS)
+            return read_safetensors(self.path / TENSORS)
         return load_shards(self.path, like or (lambda name: None))
 
 
@@ -137,7 +138,7 @@ def load_checkpoints(folder: Path) -> list[Checkpoint]:
 def last_name(folder: Path) -> str:
     """Return the name of the newest checkpoint, or an empty string if there is none."""
     pointer = folder / LAST
-    return pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
+    return read_text(pointer, errors="replace").strip() if pointer.is_file() else ""
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -202,23 +203,24 @@ def _publish(partial: Path, target: Path, step: int, values: dict[str, Any], kee
 def _verify(path: Path) -> dict[str, Any]:
     """Compare the files with the manifest and return the content of state.json."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(path / MANIFEST)
         if manifest["format"] != FORMAT:
             raise DamagedError(f"{MANIFEST} has format {manifest['format']}, expected {FORMAT}")
         for name, described in manifest["files"].items():
-            if _describe(path / name) != described:
+            if Path(name).name != name or _describe(path / name) != described:
                 raise DamagedError(f"{name} does not match its checksum")
-        values = json.loads((path / VALUES).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DamagedError(f"{Path(error.filename).name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        values = read_json(path / VALUES)
+        if not isinstance(values["step"], int):
+            raise DamagedError(f"{VALUES} has no step")
+    except MissingFileError as error:
+        raise DamagedError(f"{error.path.name} is missing") from None
+    except (UserError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} or a file it lists cannot be read: {error}") from None
-    assert isinstance(values, dict)
-    return values
+    return dict(values)
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 

@@ -21,6 +21,7 @@ from regard.data.text.readers import format_suffix
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest, tokenisation_for
+from regard.files import read_json
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
@@ -153,8 +154,9 @@ class Provenance:
             self._write({"complete": False})
             return
         try:
-            before = _flatten({key: json.loads(self.path.read_text(encoding="utf-8"))[key] for key in self.origin})
-        except (OSError, ValueError, KeyError, TypeError):
+            recorded = read_json(self.path)
+            before = _flatten({key: recorded[key] for key in self.origin})
+        except (UserError, KeyError, TypeError):
             raise UserError(f"{self.path}: missing or damaged, so --resume cannot check the inputs") from None
         now = _flatten(self.origin)
         for key in now:

@@ -1,6 +1,5 @@
 """Plots of training logs: one panel per metric, several runs in each panel."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
+from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]
@@ -91,15 +91,18 @@ def read_log(run: Path) -> list[Entry]:
     """Return the entries of a run's log, without an incomplete last line, which is still being written."""
     path = run / LOG
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
+        with open_regular(path) as file:
+            lines = [line.decode("utf-8", "replace") for line in read_raw_lines(file, str(path))]
+    except MissingFileError:
         raise UserError(f"{run}: not a training run ({LOG} is missing)") from None
     entries: list[Entry] = []
-    for number, line in enumerate(lines[:-1], 1):
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             entries.append({"step": int(entry["step"])} | entry)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"{path}, line {number}: not a log entry: {line[:80]!r}") from None
     if not entries:
         raise UserError(f"{path}: no entries yet; try again after training.log_every steps")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from regard.data.store import DamagedStoreError
 from regard.errors import UserError
+from regard.files import open_regular, read_json
 from regard.models.folder import recover_folder, replace_folder
 from regard.training.progress import Progress
 
@@ -23,11 +24,13 @@ def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
     """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types."""
     path = folder / FINGERPRINTS
     try:
-        found: Fingerprints = json.loads(path.read_text(encoding="utf-8"))
+        found: Fingerprints = read_json(path)
         for key, kind in {"files": dict, "settings": dict, "skipped": dict, **further}.items():
             if not isinstance(found[key], kind):
                 raise TypeError(f"{key} is {found[key]!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UserError as error:
+        raise UserError(f"{error}, so the run cannot be resumed; start a new one") from None
+    except (KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged ({error}), so the run cannot be resumed; start a new one") from None
     return found
 
@@ -70,14 +73,11 @@ def fingerprint_files(files: Mapping[str, Path]) -> dict[str, Fingerprints]:
 
 def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerprints:
     """Return size, modification time and checksum of a file, or `before` if size and time are unchanged."""
-    try:
-        state = path.stat()
+    with open_regular(path) as file:
+        state = os.fstat(file.fileno())
         if before and (before["bytes"], before["time"]) == (state.st_size, state.st_mtime_ns):
             return before
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": state.st_size, "time": state.st_mtime_ns, "sha256": digest}
 
 

@@ -1,6 +1,5 @@
 """Recipes: the settings of a training run, read from YAML and changed by `--set group.key=value`."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-import yaml
 from pydantic import ConfigDict, Field, model_validator
 
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
+from regard.files import MAX_YAML_BYTES, MissingFileError, parse_yaml, read_text
 
 DEFAULT_KIND = "transformer"
 
@@ -164,11 +163,16 @@ def read_recipe_values(path: Path | None, overrides: Sequence[str], given: Mappi
         key, equals, text = override.partition("=")
         if not equals:
             raise UserError(f"--set {override}: write key=value, such as optim.lr=3e-4")
-        try:
-            _set_value(values, key.strip(), yaml.load(text, _Loader), f"--set {override}")
-        except yaml.YAMLError:
-            raise UserError(f"--set {override}: the value is not valid YAML") from None
+        _set_value(values, key.strip(), parse_setting(text, f"--set {override}"), f"--set {override}")
     return values
+
+
+def parse_setting(text: str, where: str) -> Any:
+    """Parse the YAML value of a KEY=VALUE option; `where` names the option in errors."""
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"{where}: the value is not valid YAML ({error})") from None
 
 
 def kind_of(model: dict[str, Any]) -> str:
@@ -217,17 +221,6 @@ def contradiction(key: str, given: Any, own: Any, where: str) -> UserError:
     return UserError(f"{key}: {given} contradicts {own} of {where}, from which the run is initialised; omit it")
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 3e-4 as a number, which YAML 1.1 reads as a string."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][-+]?\d+)$|^[-+]?\d[\d_]*\.[\d_]*$"),
-    list("-+0123456789."),
-)
-
-
 def builtin_recipes() -> list[str]:
     """Return the names of the built-in recipes."""
     names = [entry.name for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
@@ -236,22 +229,20 @@ def builtin_recipes() -> list[str]:
 
 def _read_yaml(path: Path) -> Any:
     name = path.name.removesuffix(".yaml")
+    # "demo" always means the built-in recipe; "demo.yaml" may be a file.
+    is_name = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
     try:
-        # "demo" always means the built-in recipe; "demo.yaml" may be a file.
-        is_name = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())
         if is_name and name in builtin_recipes():
             text = resources.files("regard.training").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
         else:
-            text = path.read_text("utf-8")
-        return yaml.load(text, _Loader)
-    except FileNotFoundError:
+            text = read_text(path, MAX_YAML_BYTES)
+        return parse_yaml(text)
+    except MissingFileError:
         raise UserError(
             f"{path}: no such recipe; give a YAML file or one of the built-in recipes {', '.join(builtin_recipes())}"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid YAML ({error})") from None
 
 
 def _set_value(values: dict[str, Any], key: str, value: Any, where: str) -> None:

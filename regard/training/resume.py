@@ -10,7 +10,8 @@ import yaml
 from torch import nn
 
 from regard.errors import UserError
-from regard.models.folder import classes_of, fsync, recover_folder, unique_tensors
+from regard.files import check_regular, parse_json
+from regard.models.folder import classes_of, fsync, read_safetensors, recover_folder, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.registry import EXTENSIONS, find_extensions
 from regard.training.checkpoint import replace_text
@@ -76,6 +77,7 @@ def rewind(out: Path, step: int) -> None:
         recover_folder(out / name)
     path = out / LOG
     if path.exists():
+        check_regular(path)
         # Only "\n" ends a line: sample sentences may contain other Unicode line separators.
         with path.open(encoding="utf-8", errors="replace", newline="\n") as log:
             kept = [line for line in log if line.endswith("\n") and _logged_step(line) <= step]
@@ -108,8 +110,8 @@ def _show(value: Any) -> str:
 def _logged_step(line: str) -> float:
     """Return the step of a line of the log; infinity if the line is damaged."""
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+        return int(parse_json(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return float("inf")
 
 
@@ -123,9 +125,7 @@ def load_initial_weights(folder: Path, model: nn.Module) -> None:
     """Load the weights that a run was initialised with."""
     path = folder / INITIAL_WEIGHTS
     try:
-        tensors = safetensors.torch.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(
-            f"{path}: missing or damaged ({error}), so the run cannot be resumed; start a new one"
-        ) from None
+        tensors = read_safetensors(path)
+    except UserError as error:
+        raise UserError(f"{error}, so the run cannot be resumed; start a new one") from None
     copy_tensors(model, tensors, str(path))

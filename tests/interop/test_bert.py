@@ -164,7 +164,7 @@ def test_vocabulary_file_is_sufficient(folder: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "cased")
     assert Embedder.load(tmp_path / "cased").tokenizer.encode_batch(["THE"]) == [[2, 1, 3]]
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
-    with pytest.raises(UserError, match=r"vocab\.txt: cannot be read as text"):
+    with pytest.raises(UserError, match=r"vocab\.txt: damaged or not UTF-8 text"):
         import_model(folder, tmp_path / "damaged")
     (folder / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"no tokenizer; neither tokenizer\.json nor vocab\.txt exists"):

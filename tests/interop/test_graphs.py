@@ -16,7 +16,7 @@ pytest.importorskip("onnxscript")
 
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.errors import UserError
-from regard.interop.graphs import GraphCall, image_graph
+from regard.interop.graphs import GraphCall, image_graph, without_gradients
 from regard.interop.onnx import ONNX, load_onnx
 from regard.interop.torch import TORCH, load_archive
 from regard.interop.verification import sample_sources
@@ -140,6 +140,18 @@ def test_few_learned_positions_limit_the_length(tmp_path: Path) -> None:
         summary
     )
     assert json.loads((tmp_path / "regard.json").read_text(encoding="utf-8"))["longest"] == 24
+
+
+def test_gradients_are_disabled_only_during_the_export() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    with pytest.raises(KeyError), without_gradients(model):
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        assert not torch.is_grad_enabled() and not model.training
+        raise KeyError
+    assert [parameter.requires_grad for parameter in model.parameters()] == before == [False, False, True, True]
+    assert torch.is_grad_enabled()
 
 
 def test_archive_with_custom_operators_is_rejected(tmp_path: Path) -> None:

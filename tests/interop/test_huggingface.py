@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,6 +153,37 @@ def test_exported_tokenizer_encodes_and_decodes_identically(trained_run: Path, t
         ids = tokenizer.encode(text)
         assert exported(text).input_ids == [*ids, tokenizer.EOS], text
         assert exported.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids), text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids: ids[:-1], "encodes .* differently"),  # without END
+        (lambda ids: [ids[0], *ids], "encodes .* differently"),
+        (lambda text: text + " ", "decodes .* differently"),
+    ],
+)
+def test_tokenizer_that_gives_other_results_is_rejected(
+    change: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = random_translator("post")
+    load = transformers.AutoTokenizer.from_pretrained
+
+    class Changed:
+        def __init__(self, folder: Path) -> None:
+            self.original = load(folder)
+
+        def __call__(self, text: str) -> Any:
+            ids = self.original(text).input_ids
+            return SimpleNamespace(input_ids=change(ids) if "encodes" in message else ids)
+
+        def decode(self, ids: list[int], **options: Any) -> str:
+            text = self.original.decode(ids, **options)
+            return change(text) if "decodes" in message else text
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", Changed)
+    with pytest.raises(UserError, match=f"the exported tokenizer {message}, so nothing was written"):
+        export_huggingface(translator, tmp_path, sample_sources(translator)[:2])
 
 
 def test_model_card_contains_scores_and_signature(

@@ -20,7 +20,7 @@ from regard.data.text.vocabularies import load_tokenizer
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos
-from regard.interop.huggingface_marian import BANNED_LOGIT
+from regard.interop.huggingface_marian import BANNED_LOGIT, ban_tokens
 from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES, check_agreement, compare
@@ -166,6 +166,32 @@ def test_tokenizer_is_saved_pickled_and_loaded(imported: Translator, folder: Pat
         _ = source.kind
 
 
+def test_no_tokens_can_be_added_to_an_imported_tokenizer(imported: Translator) -> None:
+    source = imported.vocabularies.source
+    assert source.with_tokens([]) is source
+    assert imported.vocabularies.with_tokens([]).source is source
+    with pytest.raises(UserError, match="tokens cannot be added to a SentencePiece tokenizer"):
+        source.with_tokens(["<ent>"])
+
+
+def test_banned_tokens_have_the_smallest_logit_and_others_keep_theirs() -> None:
+    bias = torch.arange(4.0)[None]
+    banned = ban_tokens({"final_logits_bias": bias}, [[0], [3]], "config")["final_logits_bias"]
+    assert banned.tolist() == [[BANNED_LOGIT, 1.0, 2.0, BANNED_LOGIT]]
+    assert bias.tolist() == [[0.0, 1.0, 2.0, 3.0]]
+    assert ban_tokens({}, None, "config") == ban_tokens({}, [], "config") == {}
+    with pytest.raises(UserError, match="config: tensor final_logits_bias is missing"):
+        ban_tokens({}, [[0]], "config")
+
+
+@pytest.mark.parametrize(
+    "banned", [[[4]], [[-1]], [[0, 1]], [[]], [0], 7, "ab", [[True]], [[1.0]], [["1"]], [[0], None]]
+)
+def test_banned_words_must_be_single_tokens_of_the_vocabulary(banned: object) -> None:
+    with pytest.raises(UserError, match="config: .* is not a single token of the vocabulary"):
+        ban_tokens({"final_logits_bias": torch.zeros(1, 4)}, banned, "config")
+
+
 def test_imported_model_is_exported_with_the_same_tokenizer(imported: Translator, folder: Path, tmp_path: Path) -> None:
     (summary,) = export_huggingface(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH))
     assert summary.startswith("as MarianMTModel")
@@ -185,7 +211,7 @@ def test_imported_model_is_exported_to_argos(imported: Translator, tmp_path: Pat
     ("name", "content", "reason"),
     [
         ("source.spm", b"nonsense", "source.spm: damaged or not a SentencePiece model"),
-        ("target.spm", None, "target.spm: cannot be read"),
+        ("target.spm", None, "target.spm: no such file"),
         ("vocab.json", b"[1", "vocab.json: damaged or not JSON"),
         ("vocab.json", b'{"</s>": "0"}', "vocab.json: a vocabulary must be a JSON object"),
         ("vocab.json", b'{"</s>": 0, "<unk>": 2}', "gaps or duplicates"),

@@ -302,7 +302,7 @@ def test_broken_links_and_missing_files_are_rejected(folder: Path, tmp_path: Pat
     assert "no weights found" in rejection(folder, tmp_path)
     weights_file.unlink()
     weights_file.mkdir()
-    assert "no weights found" in rejection(folder, tmp_path)
+    assert "model.safetensors: is a directory, but must be a regular file" in rejection(folder, tmp_path)
     weights_file.rmdir()
     save_file(huggingface_weights(), weights_file)
     config.unlink()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.interop.huggingface_vision import from_huggingface, to_huggingface
-from regard.interop.timm import from_timm, to_timm
+from regard.interop.import_model import import_model
+from regard.interop.timm import from_timm, infer_timm, to_timm
 from regard.interop.torchvision import from_torchvision, to_torchvision
+from regard.models.folder import load_model
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.comparison import CLOSE, SMALL, assert_same_weights, build_model, random_images, randomise
@@ -183,6 +186,44 @@ def test_exported_swin_has_the_names_of_timm() -> None:
     }
     assert {name: tuple(names[name].shape) for name in shapes} == shapes
     assert len(names) == len(model.state_dict())
+
+
+SWIN = {"image": 32, "patch": 4, "window": 2, "width": 8, "layers": (1, 3), "heads": (2, 4), "expansion": 3}
+
+
+@pytest.mark.parametrize("changes", [{"classes": 5}, {"classes": 0}, {"classes": 7, "channels": 1, "window": 4}])
+def test_config_of_a_swin_is_inferred_from_the_names_of_timm(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = SwinConfig(**SWIN | changes)
+    torch.manual_seed(0)
+    model = randomise(Swin(config))
+    tensors = to_timm(model.state_dict(), config)
+    inferred = infer_timm(tensors, {"image": 32})
+    assert [getattr(inferred, key) for key in SWIN | changes] == [getattr(config, key) for key in SWIN | changes]
+    torch.save(tensors, tmp_path / "swin.pt")
+    import_model(tmp_path / "swin.pt", tmp_path / "imported", {"image": 32})
+    imported, _ = load_model(tmp_path / "imported")
+    images = torch.randn(2, config.channels, 32, 32)
+    torch.testing.assert_close(imported(images), model.eval()(images), **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_config_of_a_vit_is_inferred_from_the_names_of_timm(pooling: str) -> None:
+    sizes = {"image": (24, 16), "patch": (8, 4), "width": 128, "layers": 3, "heads": 2, "hidden": 96}
+    config = ViTConfig(**sizes, classes=5, pooling=pooling, channels=1)
+    tensors = to_timm(ViT(config).state_dict(), config)
+    assert infer_timm(tensors, {"image": [24, 16]}) == config
+    with pytest.raises(UserError, match="has 12 patch positions, which are not a square"):
+        infer_timm(tensors, {})
+    headless = {name: tensor for name, tensor in tensors.items() if not name.startswith("head.")}
+    assert infer_timm(headless, {"image": [24, 16]}).classes == 0
+
+
+def test_heads_that_cannot_be_inferred_must_be_given() -> None:
+    config = ViTConfig(image=8, patch=4, width=32, layers=1, heads=4, hidden=8, classes=2)
+    tensors = to_timm(ViT(config).state_dict(), config)
+    with pytest.raises(UserError, match=r"a width of 32 is not a multiple of 64; give it, for example --set heads=8"):
+        infer_timm(tensors, {})
+    assert infer_timm(tensors, {"heads": 4}) == config
 
 
 @pytest.mark.parametrize("size", [48, 16])

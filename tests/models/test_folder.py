@@ -71,7 +71,7 @@ def test_unreadable_files_are_not_reported_as_missing_or_damaged(
     def report_missing(path: Path, **options: object) -> None:
         raise FileNotFoundError(f"No such file or directory: {path}")
 
-    def deny(path: Path, **options: object) -> None:
+    def deny(path: Path, *options: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     with (
@@ -84,5 +84,5 @@ def test_unreadable_files_are_not_reported_as_missing_or_damaged(
         monkeypatch.context() as patch,
         pytest.raises(UserError, match=rf"{CONFIG}: cannot be read \(Permission denied\)"),
     ):
-        patch.setattr(Path, "read_text", deny)
+        patch.setattr(Path, "open", deny)
         load_model(tmp_path)

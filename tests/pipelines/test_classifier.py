@@ -96,7 +96,7 @@ def test_damaged_pillow_image_is_rejected_by_name(classifier: Classifier, painte
         (np.zeros((4, 4, 2), np.uint8), "4 × 4 × 2 uint8"),
         (np.zeros((0, 4, 3), np.uint8), "0 × 4 × 3 uint8"),
         (3, "expected an image as a path, a Pillow image or an array, found int"),
-        (Path("nowhere.png"), r"nowhere\.png: cannot be read \(No such file"),
+        (Path("nowhere.png"), r"nowhere\.png: cannot be read \(no such file"),
     ],
 )
 def test_invalid_image_is_rejected(image: object, message: str, classifier: Classifier) -> None:

@@ -52,7 +52,7 @@ def scan_folder(folder: Path) -> FileTree:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 tree.folders.append(prefix + entry.name)
                 scan(path / entry.name, f"{prefix}{entry.name}/")
             elif PurePosixPath(entry.name).suffix.lower() in IMAGE_SUFFIXES:
@@ -62,6 +62,13 @@ def scan_folder(folder: Path) -> FileTree:
 
     scan(folder, "")
     return tree
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def read_folder(folder: Path) -> Listing:

@@ -12,9 +12,11 @@ from typing import IO, cast
 
 from regard.data.images.sources import Listing, Location, RawSource, TempStorage, natural_sort_key, split_of_file
 from regard.errors import UserError
+from regard.files import check_regular
 
 UNSIGNED_BYTE = 8
 """Type code of idx files with one byte per number."""
+MAX_DIMENSIONS = 4
 
 
 def find_idx(path: Path) -> list[tuple[Path, Path]]:
@@ -36,7 +38,7 @@ def read_idx(path: Path, pairs: list[tuple[Path, Path]]) -> Listing:
     shapes: list[tuple[int, int, int]] = []
     for image_file, label_file in pairs:
         (count, *shape), image_data = _open(image_file, storage)
-        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)):
+        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)) or 0 in shape:
             raise UserError(f"{image_file}: has arrays of shape {shape}; images have height × width (× 1 or 3)")
         (label_count, *rest), label_data = _open(label_file, storage)
         if rest or label_count != count:
@@ -61,20 +63,26 @@ def _label_file(image_file: Path) -> Path:
 
 def _open(path: Path, storage: TempStorage) -> tuple[list[int], Location]:
     """Return the dimensions of an idx file and the location of its numbers; a compressed file is unpacked first."""
+    check_regular(path)
+    compressed = path.suffix.lower() == ".gz"
     try:
-        if path.suffix.lower() == ".gz":
-            with gzip.open(path, "rb") as stream:
-                complete = storage.append(cast(IO[bytes], stream))
-        else:
-            complete = Location(path, 0, path.stat().st_size)
-        header = complete._replace(size=min(complete.size, 64)).read()
+        with cast(IO[bytes], gzip.open(path, "rb") if compressed else path.open("rb")) as stream:
+            dimensions = _parse_header(stream.read(4 + 4 * MAX_DIMENSIONS), path)
+            start = 4 + 4 * len(dimensions)
+            expected = start + math.prod(dimensions)
+            stream.seek(0)
+            # One byte more shows that the file is too long, however much more it unpacks to.
+            complete = storage.append(stream, expected + 1) if compressed else Location(path, 0, path.stat().st_size)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: truncated, damaged or not readable ({error})") from None
-    if len(header) < 4 or header[:2] != b"\0\0" or header[2] != UNSIGNED_BYTE or not 1 <= header[3] <= 4:
-        raise UserError(f"{path}: not an idx file of bytes (it begins with {header[:4].hex(' ')})")
-    start = 4 + 4 * header[3]
-    dimensions = [int.from_bytes(header[i : i + 4], "big") for i in range(4, start, 4)]
-    expected = start + math.prod(dimensions)
     if complete.size != expected:
-        raise UserError(f"{path}: has {complete.size:,} bytes, but its header requires {expected:,}; download it again")
+        size = "more" if compressed and complete.size > expected else f"{complete.size:,}"
+        raise UserError(f"{path}: has {size} bytes, but its header requires {expected:,}; download it again")
     return dimensions, Location(complete.file, complete.offset + start, expected - start)
+
+
+def _parse_header(header: bytes, path: Path) -> list[int]:
+    """Return the dimensions of an idx file."""
+    if len(header) < 4 or header[:2] != b"\0\0" or header[2] != UNSIGNED_BYTE or not 1 <= header[3] <= MAX_DIMENSIONS:
+        raise UserError(f"{path}: not an idx file of bytes (it begins with {header[:4].hex(' ')})")
+    return [int.from_bytes(header[i : i + 4], "big") for i in range(4, 4 + 4 * header[3], 4)]

@@ -5,7 +5,8 @@ image.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.data.images.formats import supported_formats
 from regard.errors import ErrorKind, UserError
+from regard.files import check_regular, open_regular
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -34,6 +36,8 @@ VIEWS = "views"
 _SUFFIX_LIST = "jpg jpeg jpe jfif png gif bmp webp tif tiff ppm pgm pbm pnm avif jp2"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIX_LIST.split())
 MAX_PIXELS = 80_000_000
+MAX_IMAGE_BYTES = 8 * MAX_PIXELS + 2**20
+"""Size of an image file: uncompressed pixels of four 16-bit channels."""
 EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -64,6 +68,16 @@ class ImageSizeError(ImageError):
     """An image with too many pixels."""
 
     kind: ErrorKind = "pixels"
+
+
+@contextmanager
+def report_unreadable_image(path: Path) -> Iterator[None]:
+    """Convert the errors of `regard.files` into ImageErrors."""
+    try:
+        yield
+    except UserError as error:
+        reason = str(error).removeprefix(f"{path}: ").removeprefix("cannot be read ").strip("()")
+        raise ImageError(str(path), f"cannot be read ({reason})") from None
 
 
 def decode_image(
@@ -113,13 +127,16 @@ def image_to_array(image: Image.Image, mode: Mode, name: str) -> Pixels:
 
 def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read the header of an image."""
+    if isinstance(data, Path):
+        with report_unreadable_image(data):
+            check_regular(data)
     try:
         image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_formats())
     except Image.DecompressionBombError:
         raise ImageSizeError(name, f"has more than the allowed {max_pixels:,} pixels; reduce its size") from None
     except UnidentifiedImageError:
         raise ImageError(name, _explain_unidentified(data)) from None
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except PermissionError as error:
         raise ImageError(name, f"cannot be read ({error.strerror})") from None
     except Exception as error:  # Pillow raises many exception types for damaged files
         raise ImageError(name, f"damaged ({_describe(error)})") from None
@@ -172,7 +189,7 @@ def _to_mode(image: Image.Image, mode: Mode) -> Image.Image:
 
 def _explain_unidentified(data: bytes | Path) -> str:
     if isinstance(data, Path):
-        with data.open("rb") as file:
+        with open_regular(data) as file:
             data = file.read(512)
     start = data[:512]
     if not start:

@@ -5,7 +5,7 @@ Methods raise an ImageError if an image cannot be read or decoded.
 
 import os
 import re
-import shutil
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,17 @@ from typing import IO, NamedTuple
 import numpy as np
 from PIL import Image
 
-from regard.data.images.preprocessing import MAX_PIXELS, ImageError, Mode, Pixels, decode_image, is_grey
+from regard.data.images.preprocessing import (
+    MAX_IMAGE_BYTES,
+    MAX_PIXELS,
+    ImageError,
+    Mode,
+    Pixels,
+    decode_image,
+    is_grey,
+    report_unreadable_image,
+)
+from regard.files import read_bytes
 
 _SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -64,10 +74,9 @@ class FileSource(ImageSource):
             return -1
 
     def content(self, row: int) -> bytes:
-        try:
-            return (self.root / self.names[row]).read_bytes()
-        except OSError as error:
-            raise ImageError(self.title(row), f"cannot be read ({error.strerror})") from None
+        path = self.root / self.names[row]
+        with report_unreadable_image(path):
+            return read_bytes(path, MAX_IMAGE_BYTES)
 
     def title(self, row: int) -> str:
         return str(self.root / self.names[row])
@@ -93,10 +102,12 @@ class TempStorage:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="regard-", buffering=0)  # noqa: SIM115 - stays open
 
-    def append(self, stream: IO[bytes]) -> Location:
-        """Copy a stream to the end of the file."""
+    def append(self, stream: IO[bytes], limit: int = sys.maxsize) -> Location:
+        """Copy at most `limit` bytes of a stream to the end of the file."""
         start = self._file.tell()
-        shutil.copyfileobj(stream, self._file, 2**20)
+        while chunk := stream.read(min(2**20, limit)):
+            self._file.write(chunk)
+            limit -= len(chunk)
         return Location(self, start, self._file.tell() - start)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -186,5 +197,6 @@ def find_shards(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 def natural_sort_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """Return a sort key that orders "image2" before "image10"."""
-    parts = re.split(r"(\d+)", name.casefold())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
+    parts = [part.lstrip("0") or "0" if part.isdecimal() else part for part in re.split(r"(\d+)", name.casefold())]
+    # Numbers are compared by their length and digits, because they may be too long to convert.
+    return [(0, len(part), part) if part.isdecimal() else (1, 0, part) for part in parts if part], name

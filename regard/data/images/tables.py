@@ -5,13 +5,14 @@ Damaged files and missing columns or values raise a UserError, which names the l
 
 import csv
 import io
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.data.images.sources import FileSource, Listing, PackedImages, PackedSource, parse_split, split_of_file
 from regard.errors import UserError
+from regard.files import check_regular, open_regular, parse_json, read_raw_lines
 
 _IMAGE_COLUMN_LIST = "image img path file filename file_name filepath image_path bytes jpg png"
 IMAGE_COLUMNS = tuple(_IMAGE_COLUMN_LIST.split())
@@ -29,8 +30,9 @@ def read_csv(path: Path, columns: Columns = None) -> Listing:
     labels: list[str] = []
     splits: list[str | None] = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        with open_regular(path) as file:
+            lines = (line.decode("utf-8") for line in read_raw_lines(file, str(path)))
+            rows = csv.DictReader(_without_mark(lines), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
             if not rows.fieldnames:
                 raise UserError(f"{path}: is empty; the first line must contain the column names, such as path,label")
             image, label = _choose_columns(rows.fieldnames, columns, path)
@@ -42,9 +44,15 @@ def read_csv(path: Path, columns: Columns = None) -> Listing:
                 names.append(row[image])
                 labels.append(value)
                 splits.append(_parse_split_value(row.get(SPLIT_COLUMN), where))
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: not a table in UTF-8 ({error})") from None
     return Listing(FileSource(path.parent, names), labels, splits)
+
+
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    """Remove a byte order mark from the first line."""
+    yield from (line.removeprefix("\ufeff") for line in islice(lines, 1))
+    yield from lines
 
 
 def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) -> Listing:
@@ -61,6 +69,7 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
     images = PackedImages()
     class_order: dict[str, None] = {}
     for shard in shards:
+        check_regular(shard)
         try:
             shard_split = split_of_file(shard) if len(shards) > 1 else None
             class_order |= dict.fromkeys(_read_shard(shard, shard_split, columns, images))
@@ -130,7 +139,7 @@ def _bytes_column(field: Any, path: Path) -> str:
 def _class_names(schema: Any, label: str) -> list[str]:
     """Return the class names in the metadata of Hugging Face `datasets`, or []."""
     try:
-        names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
+        names = parse_json(schema.metadata[b"huggingface"].decode("utf-8"))["info"]["features"][label]["names"]
         return [str(name) for name in names]
     except (KeyError, TypeError, ValueError):
         return []

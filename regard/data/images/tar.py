@@ -3,8 +3,6 @@
 Damaged archives and images without a label raise a UserError.
 """
 
-import io
-import json
 import lzma
 import posixpath
 import tarfile
@@ -13,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.data.images.folders import FileTree, is_hidden, label_by_folder
-from regard.data.images.preprocessing import IMAGE_SUFFIXES
+from regard.data.images.preprocessing import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from regard.data.images.sources import Listing, Location, PackedSource, TempStorage, split_of_file
 from regard.errors import UserError
+from regard.files import check_regular, parse_json
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 LABEL_KEYS = ("label", "cls", "class", "class_name", "target")
@@ -37,6 +36,7 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
     """List the images of tar archives; the images of compressed archives are copied to a temporary file."""
     members, storage = _Members(), TempStorage()
     for shard in shards:
+        check_regular(shard)
         try:
             _read_tar(shard, members, storage)
         except (tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -75,6 +75,8 @@ def _read_tar(shard: Path, members: _Members, storage: TempStorage) -> None:
             content = archive.extractfile(member)
             assert content is not None
             if suffix in IMAGE_SUFFIXES:
+                if member.size > MAX_IMAGE_BYTES:
+                    raise UserError(f"{shard}: {name} has {member.size:,} bytes, more than an image may have")
                 location = storage.append(content) if compressed else Location(shard, member.offset_data, member.size)
                 members.tree.images.append(name)
                 members.shards.append(shard)
@@ -96,7 +98,7 @@ def _parse_label(content: bytes, suffix: str) -> str | None:
         text = content.decode("utf-8").strip()
         if suffix == ".cls":
             return text or None
-        values = json.load(io.StringIO(text))
+        values = parse_json(text)
     except ValueError:
         return None
     labels = [values[key] for key in LABEL_KEYS if key in values] if isinstance(values, dict) else []

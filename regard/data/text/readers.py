@@ -6,7 +6,6 @@ the first item is requested. Invalid files raise a UserError, which names the fi
 
 import gzip
 import io
-import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +16,12 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from regard.data.text.pairs import Pair
 from regard.errors import UserError
+from regard.files import check_regular, parse_json, read_raw_lines
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
 """Suffixes of files that contain both sides of a parallel corpus."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MAX_LINE_BYTES = 16 * 2**20
-"""A longer line means that the file is not text with one sentence per line."""
 PARQUET_ROWS = 8192
 Item = TypeVar("Item")
 
@@ -86,6 +84,8 @@ def find_shards(
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
             raise UserError(f"{source} is a folder without {', '.join(PAIR_SUFFIXES)} files; it must contain shards.")
+        for path in paths:
+            check_regular(path)  # unlike a given path, which may be a pipe
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
     suffix = format_suffix(source)
     if target is None:
@@ -139,8 +139,8 @@ def read_jsonl(path: Path, source: str = "source", target: str = "target") -> It
     for number, line in _number_lines(path):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
+            row = parse_json(line)
+        except ValueError as error:
             raise UserError(f"{where}: not valid JSON ({error}); each line must be one JSON object.") from error
         if not isinstance(row, dict):
             raise UserError(f'{where}: not a JSON object; a line must look like {{"{source}": "…", "{target}": "…"}}.')
@@ -156,6 +156,7 @@ def read_parquet(path: Path, source: str = "source", target: str = "target") -> 
         raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
     if not path.exists():
         raise UserError(f"{path} does not exist; give the path of an existing file.")
+    check_regular(path)
     try:
         with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             _check_columns(file.schema_arrow, (source, target), path)
@@ -205,15 +206,7 @@ def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
     try:
         with _open_decompressed(path) as stream:
-            number = 0
-            while line := stream.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(line) > MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES // 2**20} MiB; "
-                        f"the file must be text with one sentence per line."
-                    )
-                yield line
+            yield from read_raw_lines(stream, str(path))
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist; give the path of an existing file.") from error
     except IsADirectoryError as error:

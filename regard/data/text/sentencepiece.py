@@ -15,6 +15,7 @@ import tokenizers
 
 from regard.data.text.tokenizer import SPACE_MARK, Tokenizer, check_surrogates
 from regard.errors import UserError
+from regard.files import one_line, parse_json
 
 SENTENCEPIECE_PREFIX = '{"sentencepiece":'
 """Start of a file written by `SentencePieceTokenizer.save`."""
@@ -43,7 +44,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._unknown = self._ids["<unk>"]
         tokens = sorted(self._ids, key=self._ids.__getitem__)
         self._tokens = [token.replace(SPACE_MARK, " ") for token in tokens]
-        self._bytes = [self._decode_token(token) for token in tokens]
+        try:
+            self._bytes = [self._decode_token(token) for token in tokens]
+            self._split("a")
+        except (IndexError, ValueError, RuntimeError) as error:
+            raise UserError(f"{name}: damaged SentencePiece model ({one_line(error)})") from None
 
     def _decode_token(self, token: str) -> bytes:
         if token in REQUIRED_TOKENS or _LANGUAGE_TOKEN.fullmatch(token):
@@ -116,7 +121,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Parse the content of a file written by `save`."""
         assert content.startswith(SENTENCEPIECE_PREFIX)
         try:
-            values = json.loads(content)
+            values = parse_json(content)
             model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); import it again.") from None

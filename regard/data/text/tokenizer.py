@@ -18,6 +18,7 @@ import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import UserError
+from regard.files import one_line, read_text
 
 SPACE_MARK = "▁"
 """Displays a space. The vocabulary itself contains plain spaces, so this character needs no escaping in text."""
@@ -259,14 +260,23 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no more specific class
-            raise UserError(f"{path} is damaged or not a tokenizer ({error}); save or download it again.") from error
+            reason = one_line(error)
+            raise UserError(f"{path} is damaged or not a tokenizer ({reason}); save or download it again.") from error
         cls._check_ids(backend.get_vocab(), path)
-        normaliser = json.loads(content)["normalizer"]
+        state = json.loads(content)
+        lossless = isinstance(backend.model, models.BPE) and state.get("normalizer") == _PREPEND_SPACE
+        lossless &= not any(state.get(key) for key in ("post_processor", "truncation", "padding"))
+        lossless &= all(map(_is_exact, backend.get_added_tokens_decoder().values()))
         tokenizer = cls(backend)
-        lossless = normaliser == _PREPEND_SPACE and all(map(_is_exact, backend.get_added_tokens_decoder().values()))
-        if not lossless or tokenizer.decode(tokenizer.encode(_PROBE)) != _PROBE:
+        if not lossless or not tokenizer._keeps(_PROBE):
             raise UserError(f"{path} contains a tokenizer that changes text; train it with regard.")
         return tokenizer
+
+    def _keeps(self, text: str) -> bool:
+        try:
+            return self.decode(self.encode(text)) == text
+        except Exception:  # the library raises no more specific class for rules that contradict each other
+            return False
 
     @classmethod
     def _check_ids(cls, vocabulary: dict[str, int], path: Path) -> None:
@@ -304,11 +314,9 @@ def read_tokenizer_file(path: Path) -> str:
         UserError: If the file cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); give the path of a saved tokenizer.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text; give the path of a saved tokenizer.") from error
+        return read_text(path)
+    except UserError as error:
+        raise UserError(f"{error}; give the path of a saved tokenizer.") from None
 
 
 def check_surrogates(text: str, name: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import tokenizers
 
 from regard.errors import UserError
+from regard.files import one_line, read_text
 
 
 class WordPieceTokenizer:
@@ -38,11 +39,10 @@ class WordPieceTokenizer:
     @classmethod
     def load(cls, path: Path) -> "WordPieceTokenizer":
         """Read a tokenizer.json file."""
+        content = read_text(path)
         try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read as text ({error})") from None
-        try:
-            return cls(tokenizers.Tokenizer.from_str(content))
+            tokenizer = cls(tokenizers.Tokenizer.from_str(content))
+            tokenizer.encode_batch(["a", ""])  # fails if its rules contradict each other
+            return tokenizer
         except Exception as error:  # the library raises no more specific class
-            raise UserError(f"{path}: damaged or not a tokenizer ({error})") from None
+            raise UserError(f"{path}: damaged or not a tokenizer ({one_line(error)})") from None

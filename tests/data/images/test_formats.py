@@ -158,7 +158,7 @@ def sample(label: str) -> dict[str, bytes]:
 
 def test_a_missing_file_in_a_csv_is_an_image_error(tmp_path: Path) -> None:
     write(tmp_path / "set.csv", b"path,label\ngone.png,x\n")
-    with pytest.raises(ImageError, match=r"gone\.png: cannot be read \(No such file"):
+    with pytest.raises(ImageError, match=r"gone\.png: cannot be read \(no such file"):
         open_images(tmp_path / "set.csv", SETTINGS).read(0)
 
 

@@ -283,7 +283,7 @@ def test_different_tokenizers_have_different_fingerprints() -> None:
 
 
 def test_a_missing_file_is_rejected_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"missing\.json cannot be read"):
+    with pytest.raises(UserError, match=r"missing\.json: no such file; give the path of a saved tokenizer"):
         Tokenizer.load(tmp_path / "missing.json")
 
 
@@ -291,7 +291,7 @@ def test_a_missing_file_is_rejected_with_its_name(tmp_path: Path) -> None:
 def test_a_damaged_file_is_rejected_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "damaged.json"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"damaged\.json is "):
+    with pytest.raises(UserError, match=r"damaged\.json(:| is) damaged"):
         Tokenizer.load(path)
 
 

@@ -16,6 +16,7 @@ from regard.data.images.image_sets import ImageSet, open_images, open_splits
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.errors import UserError
+from regard.files import read_json
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
@@ -142,9 +143,9 @@ def open_data(folder: Path, recipe: ClassificationRecipe, progress: Progress) ->
     with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):
         train, valid = (_open_store(home / name, recipe, fingerprints, progress) for name in SETS)
     try:
-        names: list[str] = json.loads((folder / NAMES).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / NAMES}: damaged ({error}), so the run cannot be resumed; start a new one") from None
+        names: list[str] = read_json(folder / NAMES)
+    except UserError as error:
+        raise UserError(f"{error}, so the run cannot be resumed; start a new one") from None
     values = {key: fingerprints[key] for key in FINGERPRINT_KEYS} | {"size": train.shape[1], "fit": recipe.data.fit}
     preprocessing = ImagePreprocessing.parse(values, str(folder))
     return ClassificationData(folder, train, valid, names, preprocessing, fingerprints["skipped"])
