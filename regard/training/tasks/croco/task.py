@@ -4,7 +4,7 @@ Shapes: B pairs, H height, W width, K visible patches.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -147,7 +147,7 @@ class CroCoTask(Task[P]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[P]]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[P], None, None]:
         planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
         return (Positioned(self._batch(item.batch), item.after) for item in shard.select(planned))
 
