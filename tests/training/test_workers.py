@@ -302,7 +302,7 @@ def test_killed_worker_ends_the_run_with_a_checkpoint_from_which_it_resumes(
 def test_worker_killed_before_the_first_step_leaves_no_files(short: Callable[..., Recipe], tmp_path: Path) -> None:
     with (
         dying_worker(2, 1, "before"),
-        pytest.raises(UserError, match="was killed by SIGKILL.* this was before the first step, so start again"),
+        pytest.raises(UserError, match=r"was killed by SIGKILL.* this was before the first step, so start again"),
     ):
         run_recipe(short(training__workers=2), tmp_path / "run")
     assert not (tmp_path / "run").exists()
