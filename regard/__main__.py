@@ -1,5 +1,27 @@
-"""`python -m regard` is `regard`."""
+"""Entry point of the command `regard` and of `python -m regard`."""
 
-from regard.cli import main
+import os
+import signal
+from types import FrameType
 
-main()
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it without a traceback from the first import on."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # shells ignore SIGINT in background jobs
+        signal.signal(signal.SIGINT, _interrupt)
+    from regard.cli import main as run
+
+    run()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Exit at once if a module is being imported, because some modules catch every exception; otherwise raise."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(128 + number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

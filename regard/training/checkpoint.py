@@ -156,6 +156,8 @@ def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, safetensors.SafetensorError) as error:
+        if not checkpoints.parent.is_dir():
+            raise UserError(f"{checkpoints.parent}: was deleted during the run, which ends; start it again") from None
         reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
         last = last_name(checkpoints)
         outlook = f"the same command resumes from {last}" if last else "no checkpoint has been saved yet"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -100,15 +100,15 @@ class TrainingLoop(Generic[B]):
 
         Raises:
             UserError: The model or a single example does not fit into memory, too many consecutive steps were skipped,
-                or a file cannot be written; the last checkpoint remains valid.
+                a data worker was killed, or a file cannot be written; the last checkpoint remains valid.
             Interrupted: The run was interrupted; a checkpoint of its last step has been saved.
         """
         state, training = self.state, self.training
         interruptions = interruptions or Interruptions()
         self._restore(checkpoint)
-        with self.metrics.open(state.step):
+        shard = DataShard(self.processes.rank, self.processes.world)
+        with self.metrics.open(state.step), closing(self.task.batches(state.position, shard)) as batches:
             self.try_largest_batch()
-            batches = self.task.batches(state.position, DataShard(self.processes.rank, self.processes.world))
             interruptions.deferred = True
             if state.validation_pending:
                 self.validate()
@@ -194,7 +194,7 @@ class TrainingLoop(Generic[B]):
         if not model.training:
             model.train()
         self._set_step(step)
-        items = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
+        items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
         result = self._replayed_step(step_batches) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
@@ -203,6 +203,27 @@ class TrainingLoop(Generic[B]):
         state.step, state.position = step, items[-1].after
         state.tokens += result.loss.count
         return result.norm
+
+    def _next_batches(self, batches: Iterator[Positioned[B]]) -> list[Positioned[B]]:
+        """Return the batches of this process for a step; if any process cannot prepare them, save and stop.
+
+        Raises:
+            UserError: One process cannot prepare its batches; raised in all processes.
+        """
+        failure, items = "", []
+        try:
+            items = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
+        except UserError as error:
+            failure = str(error)
+        if self.processes.max(bool(failure)):
+            saved = "this was before the first step, so start again"
+            if self.state.step:
+                self.save()
+                saved = f"saved at step {self.state.step}; the same command resumes from there"
+            with self.processes.sync_errors():
+                if failure:
+                    raise UserError(f"{failure}; {saved}")
+        return items
 
     def _set_step(self, step: int) -> None:
         """Set the learning rate and the tensors that depend on the step."""

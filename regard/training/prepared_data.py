@@ -112,7 +112,10 @@ _locked_folders: set[int] = set()
 @contextmanager
 def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
     """Lock a folder against other processes; if one holds the lock, call `on_locked`, then wait."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be opened ({error.strerror}); restore it or start a new run") from None
     _locked_folders.add(descriptor)
     try:
         _acquire(descriptor, on_locked)

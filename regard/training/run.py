@@ -17,6 +17,7 @@ from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, r
 from regard.training.distributed import Processes, check_accumulation, join_processes
 from regard.training.loop import RunResult, TrainingLoop
 from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
+from regard.training.prepared_data import FINGERPRINTS
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import (
@@ -197,6 +198,12 @@ class Run:
 def _claim(out: Path, stack: ExitStack) -> list[Path]:
     """Create and lock the run folder; return the folders that were created, innermost first."""
     if not is_run(out) and not is_unused(out):
+        if last_name(out / CHECKPOINTS):
+            missing = RECIPE if not (out / RECIPE).is_file() else f"{DATA}/{FINGERPRINTS}"
+            raise UserError(
+                f"{out}: has checkpoints, but {missing} is missing, so the run cannot be resumed; restore it or choose "
+                "another --out"
+            )
         raise UserError(f"{out}: already exists and is not an empty folder; choose another --out, or remove it first")
     created = _create_folder(out)
     stack.enter_context(lock_run(out))
@@ -220,6 +227,8 @@ def _create_folder(out: Path) -> list[Path]:
 
 def _remove_run(out: Path, created: list[Path]) -> None:
     """Remove the contents of a run folder, and those of the folders created for it, innermost first, that are empty."""
+    if not out.is_dir():  # deleted during the run
+        return
     for path in out.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

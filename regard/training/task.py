@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -132,7 +132,7 @@ class Task(ABC, Generic[B]):
     # Training
 
     @abstractmethod
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[B]]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[B], None, None]:
         """Iterate over training batches from a position on, without end, on the model's device.
 
         The sequence of batches depends only on the recipe and its seed; the shard selects those of one process.

@@ -9,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,26 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
         return cpu_seconds() - before
 
     assert min(once() for _ in range(5)) < 0.3
+
+
+@pytest.mark.parametrize("module", ["typer", "torch"])  # before the commands are known, and in a command
+def test_ctrl_c_while_modules_are_imported_ends_silently(module: str, tmp_path: Path) -> None:
+    # Like some real modules, this one catches every exception that is raised in it.
+    (tmp_path / f"{module}.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.getpid()\n"
+        "except BaseException:\n    print('caught')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])}
+    words = [sys.executable, "-m", "regard", "train", "demo", "--out", "run"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_installed_command_handles_ctrl_c_from_its_first_import() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"regard": "regard.__main__:main"}
 
 
 def test_path_errors_are_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

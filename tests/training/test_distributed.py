@@ -89,13 +89,18 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def launch(processes: int, folder: Path, train: list[str]) -> str:
-    """Run several processes with the environment of torchrun, and return the output of the first."""
+def start_processes(processes: int, folder: Path, train: list[str]) -> list[Forked]:
+    """Start several processes with the environment of torchrun."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     world = address | {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    started = [Forked(train, folder, world | rank) for rank in ranks]
+    return [Forked(train, folder, world | rank) for rank in ranks]
+
+
+def launch(processes: int, folder: Path, train: list[str]) -> str:
+    """Run several processes with the environment of torchrun, and return the output of the first."""
+    started = start_processes(processes, folder, train)
     output = [process.communicate(timeout=120) for process in started]
     for process in started:
         process.end()
@@ -217,6 +222,26 @@ def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, t
     for which in ("best", "last"):
         ours, theirs = weights(tmp_path / "killed", which), weights(tmp_path / "whole", which)
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_killed_data_worker_of_one_process_ends_all_with_a_checkpoint(toy: Path, tmp_path: Path) -> None:
+    endless = words(toy, tmp_path / "run", training__steps=100_000, training__workers=1, optim__accumulate=2)
+    first, second = start_processes(2, tmp_path, endless)
+    for line in first.stdout:
+        if line.startswith("step 3/"):
+            break
+    os.kill(children(second.pid)[0], signal.SIGKILL)
+    (_, message), (_, silence) = (process.communicate(timeout=60) for process in (first, second))
+    assert re.fullmatch(
+        r"regard: data worker 1 \(process \d+\) was killed by SIGKILL, perhaps because memory ran out; "
+        r"saved at step \d+; the same command resumes from there\n",
+        message,
+    )
+    assert silence == ""
+    assert (first.returncode, second.returncode) == (2, 2)
+    step = re.findall(r"saved at step (\d+)", message)[0]
+    assert (tmp_path / "run" / "checkpoints" / "last").read_text() == f"step-{int(step):08}\n"
 
 
 def test_two_processes_agree_with_one_on_images(painted: Path, tmp_path: Path) -> None:

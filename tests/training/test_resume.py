@@ -373,12 +373,43 @@ def test_damaged_fingerprints_are_rejected(make: MakeRun, crashed: Path) -> None
 # Other folders
 
 
-def test_incomplete_run_is_rejected_and_unchanged(make: MakeRun, crashed: Path) -> None:
-    shutil.rmtree(crashed / "data")
+@pytest.mark.parametrize(("name", "missing"), [("data", r"data/fingerprints\.json"), ("recipe.yaml", r"recipe\.yaml")])
+def test_run_without_data_or_recipe_is_rejected_and_unchanged(
+    name: str, missing: str, make: MakeRun, crashed: Path
+) -> None:
+    (crashed / name).rename(crashed.with_name(name))
     before = read_files(crashed)
-    with pytest.raises(UserError, match="already exists and is not an empty folder"):
+    with pytest.raises(
+        UserError, match=rf"run: has checkpoints, but {missing} is missing, so the run cannot be resumed"
+    ):
         run_recipe(make(), crashed)
     assert read_files(crashed) == before
+
+
+def test_missing_store_is_reported(make: MakeRun, toy: Path, tmp_path: Path) -> None:
+    recipe = make(data__store=str(tmp_path / "store"))
+    with crashing_at(3):
+        run_recipe(recipe, tmp_path / "run")
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(UserError, match=r"store/valid\.jsonl: is missing"):
+        run_recipe(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize("step", [1, 5])  # before the first checkpoint, and after it
+@pytest.mark.parametrize("depth", [0, 1])  # the run folder, or the folder that contains it
+def test_deleted_run_folder_is_reported(step: int, depth: int, make: MakeRun, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "run"
+
+    def delete(self: Progress, now: int, report: dict[str, float]) -> None:
+        if now == step:
+            shutil.rmtree((out, out.parent)[depth])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "step", delete)
+        with pytest.raises(UserError, match=r"runs/run: was deleted during the run, which ends; start it again"):
+            run_recipe(make(), out)
+    assert not out.exists()
+    assert run_recipe(make(training__steps=2), out).steps == 2
 
 
 def test_folder_named_data_is_not_mistaken_for_a_run(make: MakeRun, tmp_path: Path) -> None:

@@ -1,24 +1,33 @@
+"""Batches prepared by worker processes, and runs whose workers are killed.
+
+`dying_worker` kills a worker at a given point of a given batch, so that these tests do not depend on timing.
+"""
+
 import gc
-import multiprocessing
 import os
+import re
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count, islice
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
+from regard.errors import UserError
+from regard.training import workers
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task
+from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.task import TranslationTask
 from regard.training.workers import _initialise_worker, map_in_workers
-from tests.conftest import SMALL, settings_of
+from tests.conftest import SMALL, settings_of, small_recipe
 from tests.forks import Forked
 
 CPU = torch.device("cpu")
@@ -56,12 +65,12 @@ def test_workers_do_not_advance_the_random_state_of_training(task: Callable[...,
 
 
 def test_workers_end_with_the_iterator(task: Callable[..., TranslationTask]) -> None:
+    before = children(os.getpid())
     batches = task(training__workers=2).batches(Position(), DataShard())
     next(batches)
-    assert len(multiprocessing.active_children()) == 2
+    assert len(children(os.getpid())) == len(before) + 2
     batches.close()
-    del batches
-    assert not multiprocessing.active_children()
+    assert children(os.getpid()) == before
 
 
 def children(process: int) -> list[int]:
@@ -142,10 +151,10 @@ def test_worker_does_not_collect_objects_of_its_parent() -> None:
     gc.disable()
     try:
         Cycle()
-        batches = map_in_workers(count, range(3), 1)
+        with map_in_workers(count, range(3), 1) as batches:
+            assert list(batches) == [0, 0, 0]
     finally:
         gc.enable()
-    assert list(batches) == [0, 0, 0]
     gc.collect()
     assert Cycle.gone == 1
 
@@ -160,7 +169,7 @@ def test_worker_ends_if_its_parent_died_before_it_started() -> None:
                 os._exit(0)
             while os.getppid() == run:
                 time.sleep(0.001)
-            _initialise_worker(run, 0)
+            _initialise_worker(run)
             os.write(write_end, b"still running")
         finally:
             os._exit(0)
@@ -168,3 +177,141 @@ def test_worker_ends_if_its_parent_died_before_it_started() -> None:
     assert os.read(read_end, 99) == b""
     os.close(read_end)
     os.waitpid(run, 0)
+
+
+def test_error_in_a_worker_is_raised_with_its_traceback() -> None:
+    def fail(plan: int) -> int:
+        return 1 // (plan - 3)
+
+    with map_in_workers(fail, range(9), 2) as results:
+        assert list(islice(results, 3)) == [-1, -1, -1]
+        with pytest.raises(ZeroDivisionError) as error:
+            next(results)
+    assert "1 // (plan - 3)" in error.value.__notes__[0]
+
+
+def test_large_plans_and_results_do_not_block_each_other() -> None:
+    plans = [bytes([number]) * 2**20 for number in range(7)]  # more than the buffer of a pipe
+    with map_in_workers(lambda plan: plan * 2, plans, 2) as results:
+        assert [result == plan * 2 for plan, result in zip(plans, results, strict=True)] == [True] * 7
+
+
+def test_worker_that_cannot_be_started_is_reported_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, fork = children(os.getpid()), os.fork
+
+    def refuse_second() -> int:
+        if len(children(os.getpid())) > len(before):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refuse_second)
+    message = r"data worker 2 cannot be started \(Resource temporarily unavailable\); lower training\.workers"
+    with pytest.raises(UserError, match=message), map_in_workers(int, range(3), 3):
+        pass
+    assert children(os.getpid()) == before
+
+
+# Killed workers
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still running")
+
+
+@contextmanager
+def dying_worker(number: int, batch: int, at: str) -> Iterator[None]:
+    """Kill a worker when it prepares its n-th batch: "before" it, "within" its message, or "after" it."""
+    start, send = workers._Worker.__init__, Connection.send_bytes
+
+    def send_and_die(connection: Connection, message: bytes) -> None:
+        if at == "after":
+            send(connection, message)
+        else:
+            os.write(connection.fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
+        die()
+
+    def start_dying(worker: Any, make: Callable[[Any], Any], own_number: int) -> None:
+        prepared = count(1)
+
+        def make_or_die(plan: Any) -> Any:
+            if own_number == number and next(prepared) == batch:
+                if at == "before":
+                    die()
+                Connection.send_bytes = send_and_die  # type: ignore[method-assign,assignment]  # in this process
+            return make(plan)
+
+        start(worker, make_or_die, own_number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers._Worker, "__init__", start_dying)
+        yield
+
+
+@pytest.fixture(scope="module")
+def short(toy: Path) -> Callable[..., Recipe]:
+    """Builds a recipe of 12 steps with two batches each, dropout, and no checkpoint before the end."""
+    settings: dict[str, object] = {
+        "batch__tokens": 128,
+        "model__dropout": 0.2,
+        "optim__accumulate": 2,
+        "training__steps": 12,
+        "training__validate_every": 4,
+        "training__log_every": 1,
+        "training__checkpoint_every": 100,
+        "training__valid_sentences": 2,
+    }
+    return lambda **changes: small_recipe(toy / "train.en", toy / "train.zh", **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def alone(short: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without workers. Read-only."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    run_recipe(short(), out)
+    return out
+
+
+def read_results(out: Path) -> list[bytes]:
+    models = [out / name / "model.safetensors" for name in ("best", "last")]
+    return [path.read_bytes() for path in (*models, out / "checkpoints" / "step-00000012" / "state.safetensors")]
+
+
+@pytest.mark.parametrize(
+    ("number", "batch", "at"),
+    [(1, 1, "after"), (1, 3, "before"), (2, 3, "within"), (3, 4, "after"), (2, 7, "before")],
+)
+def test_killed_worker_ends_the_run_with_a_checkpoint_from_which_it_resumes(
+    number: int, batch: int, at: str, short: Callable[..., Recipe], alone: Path, tmp_path: Path
+) -> None:
+    delivered = 3 * (batch - 1 + (at == "after")) + number - 1  # batches before the missing one
+    step = delivered // 2
+    recipe, before = short(training__workers=3), children(os.getpid())
+    with dying_worker(number, batch, at), pytest.raises(UserError) as error:
+        run_recipe(recipe, tmp_path / "run")
+    assert re.fullmatch(
+        rf"data worker {number} \(process \d+\) was killed by SIGKILL, perhaps because memory ran out; "
+        rf"saved at step {step}; the same command resumes from there",
+        str(error.value),
+    )
+    assert children(os.getpid()) == before, "the other workers end with the run"
+    assert run_recipe(recipe, tmp_path / "run").steps == 12
+    assert read_results(tmp_path / "run") == read_results(alone)
+
+
+def test_worker_killed_before_the_first_step_leaves_no_files(short: Callable[..., Recipe], tmp_path: Path) -> None:
+    with (
+        dying_worker(2, 1, "before"),
+        pytest.raises(UserError, match=r"was killed by SIGKILL.* this was before the first step, so start again"),
+    ):
+        run_recipe(short(training__workers=2), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_command_whose_worker_is_killed_reports_one_sentence(training: Forked, tmp_path: Path) -> None:
+    os.kill(children(training.pid)[1], signal.SIGKILL)
+    _, errors = training.communicate(timeout=60)
+    assert training.returncode == 2
+    assert re.fullmatch(r"regard: data worker \d .* saved at step \d+; the same command resumes from there\n", errors)
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))

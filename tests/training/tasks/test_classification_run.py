@@ -94,7 +94,7 @@ def test_damaged_store_is_recreated(painted: Path, tmp_path: Path, capsys: pytes
 
 
 def test_runs_share_a_store_with_equal_settings(painted: Path, tmp_path: Path) -> None:
-    store = {"data__store": str(tmp_path / "store")} | SHORT
+    store = {"data__store": str(tmp_path / "store"), "optim__schedule": "constant"} | SHORT
     run_recipe(image_recipe(painted, **store), tmp_path / "one")
     modified = (tmp_path / "store" / "train" / "pixels.npy").stat().st_mtime_ns
     run_recipe(image_recipe(painted, **store), tmp_path / "two")
@@ -103,6 +103,9 @@ def test_runs_share_a_store_with_equal_settings(painted: Path, tmp_path: Path) -
     with pytest.raises(UserError, match=r"was made with data.size=8, not 16; set the old value or another data.store"):
         run_recipe(image_recipe(painted, **store | {"data__size": 16}), tmp_path / "three")
     assert not (tmp_path / "three").exists()
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(UserError, match=r"store: cannot be opened \(No such file or directory\); restore it"):
+        run_recipe(image_recipe(painted, **store | {"training__steps": 6}), tmp_path / "one")
 
 
 def test_separate_validation_images(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

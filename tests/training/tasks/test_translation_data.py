@@ -325,7 +325,7 @@ def test_changed_tokenizer_is_rejected(prepared: Path, recipe: Recipe) -> None:
 def test_changed_validation_pairs_are_rejected(prepared: Path, recipe: Recipe) -> None:
     path = prepared / "valid.jsonl"
     path.write_text(path.read_text(encoding="utf-8").replace("apples", "pears"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"valid\.jsonl: has changed"):
+    with pytest.raises(UserError, match=r"valid\.jsonl: is missing or has changed"):
         open_data(prepared, recipe, RecordingProgress())
 
 

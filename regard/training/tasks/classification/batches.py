@@ -4,7 +4,7 @@ If all images fit, they are on the device as bytes, and a batch is gathered, aug
 synchronising.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, islice
 
@@ -77,7 +77,7 @@ class ImageBatches:
         group_images = min(GROUP_IMAGES, GROUP_BYTES // int(np.prod(dataset.shape)))
         self.group_size = max(1, group_images // self.size) if device.type == "cuda" else 1
 
-    def iterate(self, position: Position, shard: DataShard) -> Iterator[Positioned[ImageBatch]]:
+    def iterate(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         """Iterate over the batches of one process from a position on."""
         groups = self.group(shard.select(self.plan(position)))
         loaded = self._load(groups) if isinstance(self.dataset, TensorImages) else self._load_ahead(groups)

@@ -1,7 +1,7 @@
 """Training of image classifiers."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ class ClassificationTask(Task[ImageBatch]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[ImageBatch]]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         return self.train_batches.iterate(position, shard)
 
     def largest_batch(self) -> ImageBatch:

@@ -146,7 +146,7 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
     home = recipe.data.store or folder
     valid = fingerprints["valid"]
     if not (home / VALID).exists() or fingerprint_file(home / VALID, valid)["sha256"] != valid["sha256"]:
-        raise UserError(f"{home / VALID}: has changed since the data was prepared; start a new run")
+        raise UserError(f"{home / VALID}: is missing or has changed since the data was prepared; start a new run")
 
     def recreate(folder: Path) -> None:
         corpora = open_corpora(recipe.data, recipe.training.seed, progress)

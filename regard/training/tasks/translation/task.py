@@ -1,7 +1,7 @@
 """Training of autoregressive translators."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -142,17 +142,16 @@ class TranslationTask(Task[TextBatch]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[TextBatch]]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[TextBatch], None, None]:
         plans = shard.select(self._plan_from(position))
         collate_plan = partial(_collate_plan, self.train, partial(self.collate, shape=self.shape))
-        workers = self.recipe.training.workers
-        collated = map_in_workers(collate_plan, plans, workers) if workers else map(collate_plan, plans)
+        with map_in_workers(collate_plan, plans, self.recipe.training.workers) as collated:
 
-        def load_next(_: int) -> Positioned[TextBatch]:
-            item = next(collated)
-            return Positioned(item.batch.to(self.device), item.after)
+            def load_next(_: int) -> Positioned[TextBatch]:
+                item = next(collated)
+                return Positioned(item.batch.to(self.device), item.after)
 
-        return prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
+            yield from prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
 
     def largest_batch(self) -> TextBatch:
         """Return a batch of the longest sentences: no batch has longer ones, and hardly any has more tokens."""
