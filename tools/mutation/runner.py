@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -52,6 +51,14 @@ class Copy:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "tools.mutation.fork_server"],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -73,38 +80,20 @@ class Copy:
             selection = Path(name) / "selection.json"
             selection.write_text(json.dumps(limits), encoding="utf-8")
             files = sorted({test.split("::")[0] for test in limits})
-            plugins = [
-                "-p",
-                "no:xdist",
-                "-p",
-                "no:faulthandler",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "tools.mutation.selection",
-            ]
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                *plugins,
-                "--hypothesis-seed=0",
-                "--tb=no",
-                *["-x"] * stop,
-                *files,
-            ]
-            environment = os.environ | {"PYTHONPATH": str(self.folder), "REGARD_SELECTION": str(selection)}
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environment | {"TMPDIR": name},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            code = process.wait()
-            with suppress(ProcessLookupError):  # servers and workers that the tests have left
-                os.killpg(process.pid, signal.SIGKILL)
+            plugins = ("no:xdist", "no:faulthandler", "no:cacheprovider", "tools.mutation.selection")
+            command = {
+                "folder": str(self.folder),
+                "environment": {"PYTHONPATH": str(self.folder), "REGARD_SELECTION": str(selection), "TMPDIR": name},
+                "arguments": [
+                    *(word for plugin in plugins for word in ("-p", plugin)),
+                    *("--hypothesis-seed=0", "--tb=no", *["-x"] * stop, *files),
+                ],
+            }
+            assert self.server.stdin is not None
+            assert self.server.stdout is not None
+            self.server.stdin.write(json.dumps(command) + "\n")
+            self.server.stdin.flush()
+            code = int(self.server.stdout.readline())
             failed, current = selection.with_suffix(".failed"), selection.with_suffix(".current")
             if failed.exists():
                 return failed.read_text(encoding="utf-8").splitlines()
