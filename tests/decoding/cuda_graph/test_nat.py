@@ -167,7 +167,9 @@ def test_graphs_are_reused_and_the_least_recently_used_is_dropped(monkeypatch: p
     generator = NATGenerator(MODELS["ctc"])
     for source in SOURCES:
         generate_static(generator, [source], {"iterations": 1})
-    assert len(generator._captured._graphs) == 1
+    (graph,) = generator._captured._graphs.values()
+    generate_static(generator, SOURCES[:1], {"iterations": 1})
+    assert list(generator._captured._graphs.values()) == [graph]
     monkeypatch.setattr(module, "MAX_GRAPHS", 1)
     generate_static(generator, SOURCES[:2], {"iterations": 1})
     assert [sentences for _, sentences, *_ in generator._captured._graphs] == [2]

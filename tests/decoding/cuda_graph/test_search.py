@@ -124,6 +124,26 @@ def test_remaining_sentences_continue_in_a_smaller_shape(steps: int, monkeypatch
     assert all(2 * after.sentences <= before.sentences for before, after in pairwise(shapes))
 
 
+def test_remaining_sentences_continue_in_an_existing_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    copy_rows = CapturedStep.copy_rows
+
+    def spy(self: CapturedStep, *arguments: Any) -> None:
+        used.append(self)
+        copy_rows(self, *arguments)
+
+    monkeypatch.setattr(CapturedStep, "copy_rows", spy)
+    settings = settings_of({"beam": 4})
+    shared = CapturedSearch(MODEL)
+    shared.search(requests_of(SOURCES[:16]), settings)
+    shared.search(requests_of(SOURCES[:16]), settings.changed(beam=3))
+    (existing,) = (step for shape, step in shared._steps.items() if shape.beam_width == 4)
+    found = shared.search(requests_of(SOURCES), settings)
+    assert_same(found, search(TransformerStepper(MODEL), SOURCES, settings))
+    assert used == [existing]
+    assert len(shared._steps) == 3
+
+
 def test_batches_that_exceed_the_memory_are_split() -> None:
     settings = settings_of({"beam": 4})
     few = CapturedSearch(MODEL)
