@@ -6,12 +6,14 @@
 
 `run` tests random mutants and prints those that survive and the share of killed mutants by package. The same command
 continues an interrupted run; with --again it tests the survivors again, for example after tests have been added.
-Mutants in `equivalent.txt`, which no test can kill, do not count; the report lists them with the reason.
+Mutants in `excluded.txt` do not count: those that change no behaviour, and functions that need a GPU if no test of the
+map runs them. The report lists them with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +21,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tools.mutation import coverage_map
+from tools.mutation.coverage_map import Test
 from tools.mutation.mutants import Mutant, sample_mutants
 from tools.mutation.runner import Copy, Result, load_results, store_result
 
-EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+EXCLUDED = Path(__file__).with_name("excluded.txt")
 
 
 def main() -> None:
@@ -44,46 +47,50 @@ def main() -> None:
     if arguments.command == "map":
         coverage_map.build(arguments.tests)
         return
-    mutants, excluded = choose_mutants(arguments.seed, arguments.count, arguments.package)
+    tests = coverage_map.load()
+    if not tests:
+        sys.exit("there is no map of the covering tests; first run: python -m tools.mutation map")
+    mutants, excluded = choose_mutants(arguments.seed, arguments.count, arguments.package, tests)
     if arguments.command == "show":
         print(*mutants, sep="\n")
         return
     name = f"seed-{arguments.seed}-{(arguments.package or 'all').replace('/', '-')}.jsonl"
     path = coverage_map.HOME / "results" / name
-    run(mutants, path, arguments.jobs, arguments.budget, arguments.again)
+    run(mutants, tests, path, arguments.jobs, arguments.budget, arguments.again)
     report(mutants, load_results(path), excluded)
 
 
-def choose_mutants(seed: int, count: int, package: str | None) -> tuple[list[Mutant], dict[str, Mutant]]:
-    """Return `count` random mutants, and those that were drawn but are known to be equivalent."""
-    known = load_equivalent()
+def choose_mutants(
+    seed: int, count: int, package: str | None, tests: list[Test]
+) -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
+    """Return `count` random mutants, and those that were drawn but are excluded, with the reason."""
+    reasons = load_reasons()
     chosen: list[Mutant] = []
-    excluded: dict[str, Mutant] = {}
+    excluded: list[tuple[Mutant, str]] = []
     for mutant in sample_mutants(seed, package):
-        if mutant.key in known:
-            excluded[mutant.key] = mutant
-        elif len(chosen) < count:
+        if len(chosen) == count:
+            break
+        reason = reasons.get(mutant.key)
+        if reason is None and mutant.function in reasons and not coverage_map.find_covering(mutant, tests):
+            reason = reasons[mutant.function]
+        if reason is None:
             chosen.append(mutant)
         else:
-            break
+            excluded.append((mutant, reason))
     return chosen, excluded
 
 
-def load_equivalent() -> dict[str, str]:
-    """Return the reason by the key of each mutant that changes no behaviour."""
-    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
+def load_reasons() -> dict[str, str]:
+    """Return the reason for each excluded mutant by its key, and for each function that needs a GPU by its name."""
+    lines = EXCLUDED.read_text(encoding="utf-8").splitlines()
     return dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
 
 
-def run(mutants: list[Mutant], path: Path, jobs: int, budget: float, again: bool) -> None:
+def run(mutants: list[Mutant], tests: list[Test], path: Path, jobs: int, budget: float, again: bool) -> None:
     """Test the mutants that have no result yet, and store each result at once.
 
-    Raises:
-        SystemExit: There is no map.
+    A test that fails without a mutant does not count: the mutants that it has killed are tested again.
     """
-    tests = coverage_map.load()
-    if not tests:
-        raise SystemExit("no map of the covering tests; first run: python -m tools.mutation map")
     results = load_results(path)
     pending = [
         mutant for mutant in mutants if mutant.key not in results or (again and results[mutant.key].state != "killed")
@@ -115,11 +122,10 @@ def run(mutants: list[Mutant], path: Path, jobs: int, budget: float, again: bool
                 print(f"{name} fails without a mutant and does not count")
 
 
-def report(mutants: list[Mutant], results: dict[str, Result], excluded: dict[str, Mutant]) -> None:
+def report(mutants: list[Mutant], results: dict[str, Result], excluded: list[tuple[Mutant, str]]) -> None:
     """Print the excluded mutants, the survivors and the score of each package."""
-    reasons = load_equivalent()
-    for key, mutant in excluded.items():
-        print(f"excluded: {mutant}\n    {reasons[key]}")
+    for mutant, reason in excluded:
+        print(f"excluded: {mutant}\n    {reason}")
     killed, total = Counter[str](), Counter[str]()
     for mutant in mutants:
         result = results[mutant.key]
@@ -130,9 +136,7 @@ def report(mutants: list[Mutant], results: dict[str, Result], excluded: dict[str
     for package in sorted(total):
         print(f"{package:12} {killed[package]:4} of {total[package]:4} killed")
     share = killed.total() / max(1, total.total())
-    print(
-        f"{killed.total()} of {total.total()} mutants killed ({share:.1%}); {len(excluded)} equivalent mutants excluded"
-    )
+    print(f"{killed.total()} of {total.total()} mutants killed ({share:.1%}); {len(excluded)} mutants excluded")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
+# Not torch._dynamo, which imports triton: tests set TRITON_INTERPRET before that.
 LIBRARIES = (
     *(
         "torch",

@@ -66,6 +66,10 @@ class Mutant:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
 
     @property
+    def function(self) -> str:
+        return f"{self.path}::{self.scope}"
+
+    @property
     def package(self) -> str:
         return Path(self.path).parts[1].removesuffix(".py")
 
