@@ -11,6 +11,7 @@ from importlib import import_module, resources
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 import regard
@@ -181,13 +182,40 @@ def is_known(key: str) -> bool:
 PAGES_WITH_PYTHON = [page for page in PAGES if page.exists() and blocks(page.read_text("utf-8"), "python")]
 
 
+def documented_results(snippet: str) -> dict[int, str]:
+    """Return the comment after each expression by its line: the shapes of its value, or what it prints."""
+    lines = snippet.splitlines()
+    expressions = [node.lineno for node in ast.parse(snippet).body if isinstance(node, ast.Expr)]
+    return {line: lines[line - 1].partition("  # ")[2] for line in expressions if "  # " in lines[line - 1]}
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=page_name)
-def test_python_examples_run(page: Path, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_have_the_documented_results(
+    page: Path,
+    trained_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     shutil.copytree(trained_run, tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page.stem}
     for snippet in blocks(page.read_text(encoding="utf-8"), "python"):
-        exec(compile(snippet, str(page), "exec"), names)
+        comments = documented_results(snippet)
+        for node in ast.parse(snippet).body:
+            if node.lineno not in comments:
+                exec(compile(ast.Module([node], []), str(page), "exec"), names)
+                continue
+            assert isinstance(node, ast.Expr)
+            capsys.readouterr()
+            value = eval(compile(ast.Expression(node.value), str(page), "eval"), names)
+            comment, printed = comments[node.lineno], capsys.readouterr().out
+            if value is None:
+                assert comment.startswith("(") or printed == f"{comment}\n"
+            shapes = [tuple(map(int, found.split(", "))) for found in re.findall(r"\((\d+(?:, \d+)+)\)", comment)]
+            if shapes and comment.startswith("("):
+                values = value if isinstance(value, tuple) and not isinstance(value, torch.Size) else (value,)
+                assert [tuple(getattr(value, "shape", value)) for value in values] == shapes
 
 
 def test_code_blocks_are_selected_by_language() -> None:

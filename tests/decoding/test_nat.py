@@ -95,6 +95,22 @@ def updates_of(hypothesis: NATHypothesis) -> list[tuple[list[int], list[bool]]]:
     return [(iteration.tokens, iteration.updated) for iteration in hypothesis.iterations]
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+def test_log_probs_are_those_of_a_pass_over_masks(length: str) -> None:
+    targets = [[5, 6, 7], [8], [9, 10]]
+    found = NATGenerator(MODELS[length]).log_probs(SENTENCES[:3], targets)
+    for row, source, target in zip(found, SENTENCES[:3], targets, strict=True):
+        config = MODELS[length].config
+        positions = len(target) if length == "classifier" else int(config.upsampled_lengths(np.array(len(source) + 1)))
+        expected = log_probs_of(MODELS[length], source, [MASK] * positions)
+        torch.testing.assert_close(row[:positions].double(), expected, atol=1e-4, rtol=0)
+
+
+def test_settings_without_iterations_give_one_pass() -> None:
+    generator, requests = NATGenerator(MODELS["classifier"]), [DecodingRequest(source) for source in SENTENCES[:9]]
+    assert generator.generate(requests, NATSettings()) == generator.generate(requests, NATSettings(iterations=1))
+
+
 # Mask-predict
 
 

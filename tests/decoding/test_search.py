@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,45 @@ def test_a_narrow_beam_contains_all_required_phrases(seed: int, required: tuple[
     for beam in (1, 3, 5):
         for best in search(stepper, requests, SearchSettings(beam=beam, max_length=10)):
             assert all(contains(best[0].tokens, phrase) for phrase in required)
+
+
+MIXED_REQUESTS = [
+    DecodingRequest([5, 6]),
+    DecodingRequest([7], prefix=(2,), required=((3, 3),)),
+    DecodingRequest([8, 9, 10], prefix=(3, 1, 2), forbidden=(recognise((2, 3)),)),
+    DecodingRequest([11], required=((1,), (2, 3)), forbidden=(recognise((1, 1)), recognise((3, 3)))),
+    DecodingRequest([12], prefix=(1, 1, 1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}, {"beam": 4, "groups": 2}, {"top_k": 3}], ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_every_request_of_a_batch_has_its_own_constraints(seed: int, options: dict[str, object]) -> None:
+    stepper = TableStepper(VOCABULARY, seed)
+    chosen = SearchSettings.parse({"max_length": 6, "seed": seed if "top_k" in options else 0} | options, "test")
+    requests = [replace(request, required=()) for request in MIXED_REQUESTS] if chosen.sampling else MIXED_REQUESTS
+    for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
+        assert search(stepper, [request], chosen) == [best]
+        assert tuple(best[0].tokens[: len(request.prefix)]) == request.prefix
+        assert all(contains(best[0].tokens, phrase) for phrase in request.required)
+        for automaton in request.forbidden:
+            assert automaton.run(np.array(best[0].tokens)) < len(automaton.transitions) - 1
+
+
+def test_a_prefix_may_be_longer_than_the_maximum_length() -> None:
+    request = DecodingRequest([5], prefix=(1, 2, 3, 2, 1))
+    for beam in (1, 3):
+        (best,) = search(TableStepper(VOCABULARY), [request], SearchSettings(beam=beam, max_length=3))
+        assert tuple(best[0].tokens) == request.prefix
+
+
+def test_the_beam_is_divided_between_hypotheses_with_and_without_required_tokens() -> None:
+    stepper = TableStepper(VOCABULARY)
+    stepper.after = lambda row: torch.tensor([0.1, 0.5, 0.37, 0.03]).log()  # type: ignore[method-assign]
+    request = DecodingRequest([5], required=((3,),))
+    (best,) = search(stepper, [request], SearchSettings(beam=2, max_length=6), trace=True)
+    kept = [node.token for node in tree_of(best) if node.step == 0 and node.outcome in ("kept", OUTBID)]
+    assert sorted(kept) == [1, 3], "the best of both, though 2 is more probable than 3"
 
 
 @settings(max_examples=50)
@@ -415,6 +456,14 @@ def test_nan_scores_are_rejected(options: SearchSettings) -> None:
     with pytest.raises(UserError, match="the model returns NaN scores"):
         search(Diverged(VOCABULARY), SOURCES, options)
     assert len(search(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, "other sentences are not affected"
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_nan_scores_are_rejected_in_the_step_in_which_they_occur(beam: int) -> None:
+    stepper = Diverged(50)  # END is not among the candidates
+    with pytest.raises(UserError, match="the model returns NaN scores"):
+        search(stepper, [[7]], SearchSettings(beam=beam, min_length=2))
+    assert stepper.steps == 2
 
 
 def test_nan_scores_are_rejected_with_required_phrases() -> None:

@@ -1,5 +1,7 @@
 """The Swin Transformer: parameter counts, windows, and images of any size."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -125,10 +127,14 @@ def test_stochastic_depth_increases_over_all_stages() -> None:
 
 
 def test_windows_cached_in_inference_mode_can_be_used_in_training() -> None:
-    model = build()
+    model = build().train()
+    fresh = copy.deepcopy(model)
     with torch.inference_mode():
         model(images(1, 26, 26))
-    model.train()(images(1, 26, 26)).sum().backward()
+    for one in (model, fresh):
+        one(images(1, 26, 26)).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, fresh.get_parameter(name).grad)
 
 
 INVALID = {

@@ -165,4 +165,6 @@ def test_compiled_loss_is_one_graph() -> None:
 
 def test_custom_op_passes_opcheck() -> None:
     inputs, labels = draw(6, 4, 10)
-    torch.library.opcheck(torch.ops.regard.linear_cross_entropy.default, (*inputs, labels, 0.1, torch.float64, True))
+    operation = torch.ops.regard.linear_cross_entropy.default
+    results = torch.library.opcheck(operation, (*inputs, labels, 0.1, torch.float64, True))
+    assert len(results) == 4 and set(results.values()) == {"SUCCESS"}

@@ -80,7 +80,8 @@ def test_custom_op_of_linear_and_relu(function: Any) -> None:
 
 
 def test_custom_op_passes_opcheck() -> None:
-    torch.library.opcheck(linear_backward._linear_relu, tuple(draw_layer(7, 5, 4)))
+    results = torch.library.opcheck(linear_backward._linear_relu, tuple(draw_layer(7, 5, 4)))
+    assert len(results) == 4 and set(results.values()) == {"SUCCESS"}
 
 
 def test_frozen_parameters_get_no_gradient() -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -350,9 +351,14 @@ def test_uneven_accumulation_is_rejected(accumulate: int, world: int, advice: st
         check_accumulation(accumulate, world)
 
 
-@pytest.mark.parametrize(("accumulate", "world"), [(1, 1), (6, 3), (8, 8)])
-def test_even_accumulation_is_accepted(accumulate: int, world: int) -> None:
-    check_accumulation(accumulate, world)
+def test_exactly_the_uneven_accumulations_are_rejected() -> None:
+    for accumulate, world in product(range(1, 10), range(1, 10)):
+        rejected = False
+        try:
+            check_accumulation(accumulate, world)
+        except UserError:
+            rejected = True
+        assert rejected == bool(accumulate % world), (accumulate, world)
 
 
 @pytest.mark.parametrize(

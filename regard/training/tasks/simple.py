@@ -1,7 +1,7 @@
 """`SimpleTask`: the base of tasks that make each batch from its number, which leaves little to write for a new task."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -129,7 +129,7 @@ class SimpleTask(Task[P]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[P]]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[P], None, None]:
         planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
         return (Positioned(self.make(item.batch), item.after) for item in shard.select(planned))
 

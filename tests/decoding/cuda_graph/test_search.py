@@ -123,6 +123,26 @@ def test_remaining_sentences_continue_in_a_smaller_shape(steps: int, monkeypatch
     assert all(2 * after.sentences <= before.sentences for before, after in pairwise(shapes))
 
 
+def test_remaining_sentences_continue_in_an_existing_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    copy_rows = CapturedStep.copy_rows
+
+    def spy(self: CapturedStep, *arguments: Any) -> None:
+        used.append(self)
+        copy_rows(self, *arguments)
+
+    monkeypatch.setattr(CapturedStep, "copy_rows", spy)
+    settings = settings_of({"beam": 4})
+    shared = CapturedSearch(MODEL)
+    shared.search(requests_of(SOURCES[:16]), settings)
+    shared.search(requests_of(SOURCES[:16]), settings.changed(beam=3))
+    (existing,) = (step for shape, step in shared._steps.items() if shape.beam_width == 4)
+    found = shared.search(requests_of(SOURCES), settings)
+    assert_same(found, search(TransformerStepper(MODEL), SOURCES, settings))
+    assert used == [existing]
+    assert len(shared._steps) == 3
+
+
 def test_batches_that_exceed_the_memory_are_split() -> None:
     settings = settings_of({"beam": 4})
     few = CapturedSearch(MODEL)
@@ -207,21 +227,38 @@ def test_all_batches_have_few_padded_sizes() -> None:
     assert all(padded_length(tokens) >= tokens for tokens in range(1, 600))
 
 
-@on_gpu
+@pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("beam", [1, 4])
 def test_replayed_steps_agree_with_direct_calls(beam: int) -> None:
     settings = settings_of({"beam": beam})
-    replayed, called = static_search(MODEL, SOURCES, settings), static_search(MODEL, SOURCES, settings, capture=False)
-    assert_same(replayed, called)
-    on_cpu = search(TransformerStepper(peaked_model()), SOURCES, settings)
-    assert_same(replayed, on_cpu)
+    shared = CapturedSearch(MODEL, capture=True)
+    expected = search(TransformerStepper(peaked_model()), SOURCES, settings)
+    for sources in (SOURCES, SOURCES[60:], SOURCES):  # the second batch is smaller but has the same padded shape
+        replayed = shared.search(requests_of(sources), settings)
+        assert_same(replayed, static_search(MODEL, sources, settings, capture=False))
+        assert_same(replayed, expected[-len(sources) :])
+    step = next(iter(shared._steps.values()))
+    assert step._step_graph is not None
+    assert step._encoder_graph is not None
 
 
-@on_gpu
+@pytest.mark.usefixtures("graphs")
+def test_large_sources_are_encoded_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.decoding.cuda_graph.step.MAX_CAPTURED_TOKENS", 127)
+    settings = settings_of({"beam": 2})
+    for count, has_graph in ((2, True), (4, False)):  # 2 · 32 and 4 · 32 padded tokens
+        shared = CapturedSearch(MODEL, capture=True)
+        found = shared.search(requests_of(SOURCES[:count]), settings)
+        assert_same(found, search(TransformerStepper(MODEL), SOURCES[:count], settings))
+        (step,) = shared._steps.values()
+        assert (step._encoder_graph is not None) == has_graph
+
+
+@pytest.mark.usefixtures("graphs")
 def test_steps_are_captured_again_after_weights_moved() -> None:
     model = peaked_model().to(DEVICE)
     settings = settings_of({"beam": 2})
-    shared = CapturedSearch(model)
+    shared = CapturedSearch(model, capture=True)
     shared.search([DecodingRequest(SOURCES[0])], settings)
     other = peaked_model(seed=3).to(DEVICE)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):

@@ -1,0 +1,1 @@
+"""Mutation testing: change one line of regard/ and check that a test fails."""
