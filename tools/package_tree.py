@@ -15,20 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "design.md"
 ORDER = (
-    *(
-        "config",
-        "errors",
-        "registry",
-        "runtime",
-        "ops",
-        "attention",
-        "layers",
-        "models",
-        "data",
-        "decoding",
-        "inspection",
-    ),
-    *("pipelines", "evaluation", "interop", "training", "serving", "cli"),
+    *("config", "errors", "files", "registry", "runtime", "ops", "attention", "layers", "models", "data", "decoding"),
+    *("inspection", "pipelines", "evaluation", "interop", "training", "serving", "cli"),
 )
 WIDTH, INDENT = 118, 20
 
