@@ -13,7 +13,7 @@ from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
 from regard.serving.parsing import read_images
 from regard.serving.served_models import ServedModel
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields, log_length_warnings
 
 router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
 
@@ -44,6 +44,7 @@ async def translate(
     model = _select_model(service, body)
     work = service.translate(model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
     documents = await cancel_on_disconnect(request, work)
+    log_length_warnings(request, dict(enumerate(documents)))
     return schemas.ApiTranslateResponse(model=model.name, texts=[_text_response(document) for document in documents])
 
 
@@ -132,15 +133,18 @@ async def _sentence_events(
     builder = model.job_builder
     assert builder is not None
     documents = [builder.parse(text, split=body.split, alignments=body.alignments) for text in texts]
-    jobs = [
-        (text_index, sentence_index, job)
-        for text_index, document in enumerate(documents)
-        for sentence_index, job in enumerate(builder.translation_jobs(document, body.n_best))
-    ]
-    indices = iter(jobs)
-    async for n_best in model.batcher.stream([job for _, _, job in jobs]):
-        text_index, sentence_index, job = next(indices)
-        sentence = schemas.ApiSentence(source=job.item, translations=n_best)
+    sentences = iter(
+        [
+            (text_index, sentence_index, sentence)
+            for text_index, document in enumerate(documents)
+            for sentence_index, sentence in enumerate(document.sentences)
+        ]
+    )
+    jobs = [job for document in documents for job in builder.translation_jobs(document, body.n_best)]
+    async for n_best in model.batcher.stream(jobs):
+        text_index, sentence_index, source = next(sentences)
+        warning = builder.length_warning(source)
+        sentence = schemas.ApiSentence(source=source.text, translations=n_best, warning=warning)
         event = {"text": text_index, "sentence": sentence_index} | sentence.model_dump(exclude_none=True)
         yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
     yield "event: done\ndata: {}\n\n"
@@ -157,7 +161,9 @@ async def _with_error_event(first: str, events: AsyncIterator[str]) -> AsyncIter
 
 def _text_response(translated: TranslatedDocument) -> schemas.ApiText:
     sentences = [
-        schemas.ApiSentence(source=sentence.text, translations=n_best)
-        for sentence, n_best in zip(translated.document.sentences, translated.n_best_lists, strict=True)
+        schemas.ApiSentence(source=sentence.text, translations=n_best, warning=warning)
+        for sentence, n_best, warning in zip(
+            translated.document.sentences, translated.n_best_lists, translated.warnings, strict=True
+        )
     ]
     return schemas.ApiText(text=translated.render_n_best(1)[0], sentences=sentences)

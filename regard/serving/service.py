@@ -1,7 +1,7 @@
 """State and functions that all endpoints share."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
@@ -114,7 +114,14 @@ class Service:
             raise bad_request(f"{model.name} runs on {model.info.engine}, which does not support {feature}")
         jobs = [builder.translation_jobs(document, n_best) for document in documents]
         results = iter(await model.batcher.submit([job for document_jobs in jobs for job in document_jobs]))
-        return [TranslatedDocument(document, [next(results) for _ in document.sentences]) for document in documents]
+        return [
+            TranslatedDocument(
+                document,
+                [next(results) for _ in document.sentences],
+                [builder.length_warning(sentence) for sentence in document.sentences],
+            )
+            for document in documents
+        ]
 
 
 async def _get_service(request: Request) -> Service:
@@ -130,6 +137,24 @@ def log_fields(request: Request) -> dict[str, Any]:
     """Return the fields of the log line of a request, to be extended."""
     fields: dict[str, Any] = request.scope.setdefault("regard.log_fields", {})
     return fields
+
+
+def log_length_warnings(request: Request, documents: Mapping[int, TranslatedDocument]) -> list[str]:
+    """Log the number of sentences that are longer than those of the training data, and return the warnings.
+
+    Args:
+        request: The request.
+        documents: Translated texts by their index in the request.
+    """
+    warnings = [
+        f"text {index + 1}, sentence {number}: {warning}"
+        for index, document in sorted(documents.items())
+        for number, warning in enumerate(document.warnings, 1)
+        if warning is not None
+    ]
+    if warnings:
+        log_fields(request)["long_sentences"] = len(warnings)
+    return warnings
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
