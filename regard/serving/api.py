@@ -62,7 +62,7 @@ async def stream_translation(
     is `done`, or `error` if the translation fails.
     """
     texts = _check_translation(service, request, body)
-    events = _sentence_events(_select_model(service, body), texts, body)
+    events = _sentence_events(_select_model(service, body), texts, body, log_fields(request))
     first = await anext(events)  # errors before the first event become error responses
     return StreamingResponse(
         _with_error_event(first, events), media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -128,7 +128,7 @@ def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> Served
 
 
 async def _sentence_events(
-    model: ServedModel, texts: Sequence[str], body: schemas.ApiTranslateRequest
+    model: ServedModel, texts: Sequence[str], body: schemas.ApiTranslateRequest, log: dict[str, Any]
 ) -> AsyncIterator[str]:
     builder = model.job_builder
     assert builder is not None
@@ -144,6 +144,8 @@ async def _sentence_events(
     async for n_best in model.batcher.stream(jobs):
         text_index, sentence_index, source = next(sentences)
         warning = builder.length_warning(source)
+        if warning is not None:
+            log["long_sentences"] = log.get("long_sentences", 0) + 1
         sentence = schemas.ApiSentence(source=source.text, translations=n_best, warning=warning)
         event = {"text": text_index, "sentence": sentence_index} | sentence.model_dump(exclude_none=True)
         yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
