@@ -28,7 +28,7 @@ def main() -> None:
         translator = Translator.load(Path(folder) / "run")
     examples = load_examples("test")
     references = [example.pair.target for example in examples]
-    translations = translator([example.pair.source for example in examples], beam=1)
+    translations = translator([example.pair.source for example in examples], beam=1, split=False)
     novel = [i for i, example in enumerate(examples) if example.novel]
     score, exact = bleu(translations, references, "zh"), exact_match(translations, references)
     shown = {source: translator(source) for source in EXPECTED}

@@ -40,7 +40,8 @@ def main() -> None:
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
     settings = SearchSettings(beam=5)
     translations = [
-        hypotheses[0].text for hypotheses in translator.hypotheses([pair.source for pair in pairs], settings)
+        hypotheses[0].text
+        for hypotheses in translator.hypotheses([pair.source for pair in pairs], settings, split=False)
     ]
     (out / "test.de").write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
     changes = (f"--set {change}" for change in arguments.changes)

@@ -1,6 +1,7 @@
 """The command line: one file per command. Commands import their dependencies when they run, so `--help` is fast."""
 
 import errno
+import logging
 import sys
 from typing import Annotated, NoReturn
 
@@ -46,6 +47,8 @@ PATH_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPER
 
 def main() -> None:
     """Run the command line. Errors that a user can correct are one sentence, with exit code 2."""
+    logger = logging.getLogger("regard")
+    logger.handlers = [_WarningHandler()]
     try:
         # Typer returns 130 for Ctrl-C, and exits silently if the reader of a pipe, such as `head`, has closed it.
         code = app(standalone_mode=False)
@@ -66,6 +69,13 @@ def main() -> None:
     if code == 130:
         sys.stderr.write("regard: interrupted\n")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _WarningHandler(logging.Handler):
+    """Prints the warnings of the library like errors."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"regard: {' '.join(record.getMessage().split())}\n")
 
 
 def _exit(message: str) -> NoReturn:

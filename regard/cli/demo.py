@@ -64,7 +64,7 @@ def score_held_out(translator: Translator) -> None:
 
     test = load_examples("test")
     sources, references = [d.pair.source for d in test], [d.pair.target for d in test]
-    translations = translator(sources, beam=1)
+    translations = translator(sources, beam=1, split=False)
     novel = [i for i, d in enumerate(test) if d.novel]
     search = "non-autoregressive decoding" if translator.model.config.kind == "nat" else "greedy search"
     print(f"{len(test)} held-out sentences, {search}:")
@@ -81,7 +81,7 @@ def draw_cross_attention(translator: Translator, sentence: str) -> str:
 
     name = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
     with probe(translator.model, [name]) as seen:
-        best = translator.hypotheses([sentence], snapshots=translator.model.config.kind == "nat")[0][0]
+        best = translator.hypotheses([sentence], snapshots=translator.model.config.kind == "nat", split=False)[0][0]
     source = translator.vocabularies.source
     source_labels = [*source.tokens(source.encode(sentence)), "END"]
     weights = seen[name].weights[0].numpy()

@@ -87,6 +87,7 @@ def distill(
         f"{lines} lines: {counts.blank} blank, {counts.long} of more than {longest} tokens, "
         f"{lines - counts.blank - counts.long} translated; the settings are saved in {provenance.path}"
     )
+    counts.unusual.log()
     files = f"--src {paths[0]}" + (f" --tgt {paths[1]}" if len(paths) == 2 else "")
     typer.echo(f"next: regard train {files} --out RUN")
 

@@ -33,6 +33,9 @@ def evaluate(
     paired: Annotated[bool, typer.Option("--paired", help="paired bootstrap test of the difference")] = False,
     tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for tokenised text")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
+    split_lines: Annotated[
+        bool, typer.Option("--split-sentences", help="translate lines sentence by sentence, as regard translate does")
+    ] = False,
     ter: Annotated[bool, typer.Option("--ter", help="also compute the translation edit rate")] = False,
     out: Annotated[Path | None, typer.Option(help="file for the translations")] = None,
     save: Annotated[bool, typer.Option(help="save the scores in scores.json of the model folder")] = True,
@@ -68,9 +71,9 @@ def evaluate(
         _check_system(system, system_settings, len(sources), save)
     if stored is not None:
         # The conditions do not depend on the translations: compare them before hours of work.
-        placeholder = SystemOutput(references, systems[0].resolve_settings(settings[0]))
+        placeholder = SystemOutput(references, systems[0].resolve_settings(settings[0]), split=split_lines)
         compare_with_stored(evaluate_translations(placeholder, sources, references, metrics), stored)
-    outputs = [system.translate(sources, one) for system, one in zip(systems, settings, strict=True)]
+    outputs = [system.translate(sources, one, split_lines) for system, one in zip(systems, settings, strict=True)]
     if out is not None:
         with replace_text_file(out) as file:
             file.writelines(f"{line}\n" for line in outputs[0].translations)
@@ -79,9 +82,9 @@ def evaluate(
         if not as_json:
             typer.echo(report.facts() if against is None else f"{system.path}: {report.facts()}")
             typer.echo("\n".join(str(score) for score in report.results()))
-        warning = tokenisation_warning(output.translations, references)
-        if warning is not None:
-            typer.echo(f"regard: {system.path}: {warning}", err=True)
+        for warning in (output.warning, tokenisation_warning(output.translations, references)):
+            if warning is not None:
+                typer.echo(f"regard: {system.path}: {warning}", err=True)
         if save:
             system.save_report(report)
     comparison: dict[str, list[Any]] = {}

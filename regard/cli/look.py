@@ -14,6 +14,8 @@ from regard.runtime import choose_device, replace_file
 if TYPE_CHECKING:
     from PIL import Image
 
+    from regard.decoding.config import DecodingSettings
+
 INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "text": "one sentence, in quotes"}
 
 
@@ -36,16 +38,20 @@ def look(
     patch: Annotated[
         tuple[int, int] | None, typer.Option(metavar="ROW COLUMN", help="images: patch to show, from 0 0")
     ] = None,
+    sentence: Annotated[
+        int | None, typer.Option(metavar="NUMBER", min=1, help="text of several sentences: the one to show, from 1")
+    ] = None,
+    split: Annotated[
+        bool, typer.Option("--split/--no-split", help="split a text into sentences, or show it as one sequence")
+    ] = True,
     beam: Beam = None,
     iterations: Iterations = None,
     search: SearchOverrides = None,
     device: Device = "auto",
 ) -> None:
     """Show the attention of a model's layers and heads while it translates, classifies or matches views."""
-    from regard.inspection.output import check_output, save_scene
-    from regard.inspection.translation import translation_scene
+    from regard.inspection.output import check_output
     from regard.models.folder import find_model_folder, model_input_type
-    from regard.pipelines.translator import Translator
 
     settings = parse_search(run, search, beam=beam, iterations=iterations)
     folder = find_model_folder(run)
@@ -59,6 +65,8 @@ def look(
         raise UserError(f"--head is for models that classify images; {run} does not")
     if patch is not None and not is_image:
         raise UserError(f"--patch is for image models; {run} is not one")
+    if is_image and (sentence is not None or not split):
+        raise UserError(f"--sentence and --no-split are for translators; {run} is not one")
     if is_image:
         if out.suffix.lower() != ".png":
             raise UserError(f"{out}: attention over images is written as .png; choose a name that ends in .png")
@@ -69,13 +77,44 @@ def look(
         with replace_file(out) as temporary:
             picture.save(temporary, "png")
     else:
-        translator = Translator.load(folder, device=choose_device(device))
-        title = f"{run} · {' → '.join(translator.languages)}"
-        scene = translation_scene(translator, inputs[0], only, settings, title)
-        save_scene(scene, out)
-        result = scene.translation
+        text = _choose_sentence(inputs[0], split, sentence)
+        result = _draw_translation(run, text, device, only, settings, out)
     typer.echo(result)
     typer.echo(out)
+
+
+def _choose_sentence(text: str, split: bool, number: int | None) -> str:
+    """Return the sentence of a text to show, or without `split` the text."""
+    from regard.data.text.sentences import split_sentences
+
+    sentences = [sentence.text for sentence in split_sentences(text).sentences] if split else [text]
+    if number is None and len(sentences) > 1:
+        raise UserError(
+            f"the text has {len(sentences)} sentences; choose one with --sentence 1 to {len(sentences)}, or show them "
+            f"as one sequence with --no-split"
+        )
+    if number is not None and number > len(sentences):
+        raise UserError(f"--sentence {number}: the last sentence of the text is {len(sentences)}")
+    return text if len(sentences) <= 1 else sentences[(number or 1) - 1]
+
+
+def _draw_translation(
+    run: Path, sentence: str, device: str, names: list[str] | None, settings: DecodingSettings, out: Path
+) -> str:
+    """Translate a sentence, save the attention over it, and return the translation."""
+    from regard.inspection.output import save_scene
+    from regard.inspection.translation import translation_scene
+    from regard.pipelines.translator import Translator
+
+    translator = Translator.load(run, device=choose_device(device))
+    # The output may be passed on: it names the run, but not where it is on this machine.
+    parts = run.resolve().parts
+    name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]
+    scene = translation_scene(translator, sentence, names, settings, f"{name} · {' → '.join(translator.languages)}")
+    save_scene(scene, out)
+    if scene.warning:
+        typer.echo(f"regard: {scene.warning}", err=True)
+    return scene.translation
 
 
 def _draw_image(

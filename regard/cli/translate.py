@@ -29,7 +29,7 @@ def translate(
     context: typer.Context,
     search: options.SearchOptions,
     run: Annotated[Path | None, typer.Argument(help="model folder or training run; omitted with --server")] = None,
-    text: Annotated[list[str] | None, typer.Argument(help="sentences; by default lines of --input")] = None,
+    text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
     source: options.Input = None,
     key: options.Key = None,
     output: Annotated[Path | None, typer.Option(help="output file; by default standard output")] = None,
@@ -37,6 +37,7 @@ def translate(
     as_json: Annotated[bool, typer.Option("--json", help="write a JSON object per line, with scores")] = False,
     n_best: Annotated[int | None, typer.Option(help="translations per line, as: line ||| text ||| score")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="with --json: add cross-attention")] = False,
+    split: Annotated[bool, typer.Option("--split/--no-split", help="split lines into sentences")] = True,
     others: options.Others = None,
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
     require: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="required phrase (repeatable)")] = None,
@@ -48,7 +49,7 @@ def translate(
     from_language: Annotated[str | None, typer.Option("--from", help="with --server: source language code")] = None,
     to_language: Annotated[str | None, typer.Option("--to", help="with --server: target language code")] = None,
 ) -> None:
-    """Translate sentences given as arguments, or the lines of a file or of standard input."""
+    """Translate texts given as arguments, or the lines of a file or of standard input, sentence by sentence."""
     if server is not None:
         texts = [*([str(run)] if run else []), *(text or [])]
         _check_server_options(context)
@@ -84,11 +85,13 @@ def translate(
             constraints,
             form=form,
             alignments=alignments,
+            split=split,
             done=records.count,
             on_progress=progress.advance,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
+    counts.lengths.log()
     if counts.violations:
         typer.echo(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",

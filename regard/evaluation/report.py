@@ -30,13 +30,15 @@ class Data(Settings):
 class Conditions(Settings):
     """Everything besides the model that a score depends on.
 
-    `search` is None for translations of unknown origin.
+    `search` is None for translations of unknown origin. `split` states whether lines were split into sentences; it is
+    None if this is unknown. Evaluations without it did not split.
     """
 
     tokenisation: str
     lowercase: bool
     signatures: dict[str, str]
     search: dict[str, Any] | None
+    split: bool | None = False
     data: Data
 
     def differences(self, other: "Conditions") -> dict[str, tuple[Any, Any]]:
@@ -47,6 +49,8 @@ class Conditions(Settings):
         mine, others = dict(self._facts()), dict(other._facts())
         both_known = self.search is not None and other.search is not None
         if both_known and self._is_nat() == other._is_nat():
+            mine |= {"split": self.split}
+            others |= {"split": other.split}
             mine |= {f"search {key}": value for key, value in self.search_with_defaults().items()}
             others |= {f"search {key}": value for key, value in other.search_with_defaults().items()}
         pairs = {name: (mine.get(name), others.get(name)) for name in mine | others}
@@ -107,6 +111,7 @@ class Report(Settings):
         """Return one line about the test set, the search and the model."""
         data = self.conditions.data
         search = "search unknown" if self.conditions.search is None else self.conditions.describe_search()
+        search += ", split into sentences" if self.conditions.split else ""
         return (
             f"{data.lines} sentences, {search}, {data.reference_length} reference tokens, "
             f"data {data.sha256}, model {self.model or 'unknown'}"

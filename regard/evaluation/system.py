@@ -18,6 +18,7 @@ from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Conditions, Data, Report, save_report
 from regard.files import open_regular
 from regard.models.folder import WEIGHTS, check_input_type, find_model_folder
+from regard.pipelines.hypothesis import LengthWarnings
 from regard.pipelines.translator import Translator
 
 DIGITS = 12
@@ -26,11 +27,18 @@ DIGITS = 12
 
 @dataclass(frozen=True)
 class SystemOutput:
-    """One translation per sentence, and if regard made them, the search settings and the fingerprint of the model."""
+    """One translation per line, and if regard made them, the search settings and the fingerprint of the model.
+
+    Attributes:
+        split: Whether lines were split into sentences; None if unknown.
+        warning: Warning about lines that are longer than those of the training data, if any.
+    """
 
     translations: Sequence[str]
     search: DecodingSettings | None = None
     model: str | None = None
+    split: bool | None = None
+    warning: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,21 @@ class System:
         """Return the settings with the defaults of the model; None for a file."""
         return self.content.resolve_settings(settings) if isinstance(self.content, Translator) else None
 
-    def translate(self, sources: Sequence[str], settings: DecodingSettings) -> SystemOutput:
-        """Translate the sources, or return the translations of the file."""
+    def translate(self, sources: Sequence[str], settings: DecodingSettings, split: bool = False) -> SystemOutput:
+        """Translate the sources, or return the translations of the file.
+
+        By default a line is translated as one sequence, as for published scores, whose test sets have one segment per
+        line. With `split`, its sentences are translated separately, as `regard translate` does.
+        """
         if not isinstance(self.content, Translator):
             return SystemOutput(self.content)
-        hypotheses = self.content.hypotheses(sources, settings)
+        hypotheses = self.content.hypotheses(sources, settings, split=split)
+        lengths = LengthWarnings("line")
+        for number, n_best in enumerate(hypotheses, 1):
+            lengths.add(number, n_best)
         # Scorers read files with one translation per line.
         texts = [best[0].text.replace("\n", " ") for best in hypotheses]
-        return SystemOutput(texts, self.resolve_settings(settings), self.model)
+        return SystemOutput(texts, self.resolve_settings(settings), self.model, split, lengths.message)
 
     def save_report(self, report: Report) -> None:
         """Save the report in the model folder, if there is one.
@@ -116,6 +131,7 @@ def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[
         lowercase=metrics.lowercase,
         signatures=signatures,
         search=output.search and output.search.resolved(),
+        split=output.split,
         data=Data(lines=len(references), reference_length=length, sha256=_hash_lines(sources, references)),
     )
     now = datetime.now(UTC).isoformat(timespec="seconds")

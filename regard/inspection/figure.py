@@ -1,32 +1,18 @@
 """Draw a scene as a static figure (PNG or SVG): the alignment, and below it every head of every layer."""
 
 import io
-import logging
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, Literal
+from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
+from regard.inspection.fonts import use_fonts
 from regard.inspection.scene import Floats, Group, Scene, View, replace_unprintable
 
-# Fonts with Chinese, Japanese and Korean characters on Linux, macOS and Windows.
-CJK_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Source Han Sans SC",
-    "WenQuanYi Zen Hei",
-    "PingFang SC",
-    "Hiragino Sans GB",
-    "Microsoft YaHei",
-    "SimHei",
-    "Arial Unicode MS",
-)
 # A single hue whose lightness carries the value, which survives grey print and colour blindness.
 COLOUR_MAP = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])
 TITLES: dict[Group, str] = {
@@ -39,10 +25,12 @@ MAX_LABELS = 48
 CELL_INCHES = 1.15
 
 
-def render_figure(scene: Scene, file_format: Literal["png", "svg"]) -> bytes:
-    """Return the figure of a scene as the contents of a file."""
+def render_figure(scene: Scene, out: Path) -> bytes:
+    """Return the figure of a scene as the contents of the file `out`, whose suffix selects the format."""
     buffer = io.BytesIO()
-    with mpl.rc_context(_style()):
+    file_format = out.suffix.lower().removeprefix(".")
+    labels = (label for labels in scene.labels.values() for label in labels)
+    with use_fonts([scene.source, scene.translation, *labels], out):
         metadata = {"Date": None} if file_format == "svg" else None  # reproducible output
         draw_figure(scene).savefig(buffer, format=file_format, dpi=160, metadata=metadata)
     return buffer.getvalue()
@@ -56,17 +44,16 @@ def draw_figure(scene: Scene) -> Figure:
     group_heights = [_label_height(views[0], scene) + CELL_INCHES * len(views) + 0.45 for _, views in groups]
     alignment_height = 1.5 + min(5.0, max(1.6, 0.24 * max(scene.alignment.shape)))
     width = max(7.0, 1.5 + CELL_INCHES * most_heads)
-    with mpl.rc_context(_style()):
-        figure = Figure((width, alignment_height + sum(group_heights)), layout="constrained")
-        height_ratios = [alignment_height, *group_heights]
-        parts = figure.subfigures(1 + len(groups), 1, squeeze=False, height_ratios=height_ratios)[:, 0]
-        title = "\n".join(_wrap(text, int(width * 10)) for text in (scene.source, scene.translation))
-        parts[0].suptitle(title, fontsize=12)
-        axes = parts[0].subplots()
-        _draw_map(axes, scene.alignment, scene.labels["translation"], scene.labels["source"], 9)
-        axes.set_xlabel("cross-attention, mean over all heads", fontsize=8, color="#66707f")
-        for part, (group, views) in zip(parts[1:], groups, strict=True):
-            _draw_group(part, group, views, scene, most_heads)
+    figure = Figure((width, alignment_height + sum(group_heights)), layout="constrained")
+    height_ratios = [alignment_height, *group_heights]
+    parts = figure.subfigures(1 + len(groups), 1, squeeze=False, height_ratios=height_ratios)[:, 0]
+    title = "\n".join(_wrap(text, int(width * 10)) for text in (scene.source, scene.translation))
+    parts[0].suptitle(title, fontsize=12)
+    axes = parts[0].subplots()
+    _draw_map(axes, scene.alignment, scene.labels["translation"], scene.labels["source"], 9)
+    axes.set_xlabel("cross-attention, mean over all heads", fontsize=8, color="#66707f")
+    for part, (group, views) in zip(parts[1:], groups, strict=True):
+        _draw_group(part, group, views, scene, most_heads)
     return figure
 
 
@@ -127,14 +114,3 @@ def _is_wide(character: str) -> bool:
 def _shorten(label: str) -> str:
     label = replace_unprintable(label)
     return label if len(label) <= 14 else f"{label[:13]}…"
-
-
-def _style() -> Any:
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
-    installed = set(font_manager.get_font_names())
-    return {
-        "font.family": ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)],
-        "text.parse_math": False,  # a $ in a sentence is not a formula
-        "svg.fonttype": "path",  # outlines look the same where the fonts are not installed
-        "svg.hashsalt": "regard",
-    }

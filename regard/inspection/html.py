@@ -39,6 +39,7 @@ def describe(scene: Scene) -> dict[str, Any]:
         "source": replace_unprintable(scene.source),
         "translation": replace_unprintable(scene.translation),
         "about": replace_unprintable(scene.about),
+        "warning": scene.warning,
         "labels": scene.labels,
         "probabilities": [round(probability, 4) for probability in scene.probabilities],
         "alignment": pack(scene.alignment[None]),

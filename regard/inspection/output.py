@@ -23,14 +23,14 @@ def save_scene(scene: Scene, out: Path) -> None:
     """Draw a scene in the format of the file's suffix. An existing file is replaced."""
     check_output(out)
     with replace_file(out) as temporary:
-        temporary.write_bytes(_render(scene, out.suffix.lower()))
+        temporary.write_bytes(_render(scene, out))
 
 
-def _render(scene: Scene, suffix: str) -> bytes:
-    if suffix == ".html":
+def _render(scene: Scene, out: Path) -> bytes:
+    if out.suffix.lower() == ".html":
         from regard.inspection.html import render_page
 
         return render_page(scene).encode("utf-8")
     from regard.inspection.figure import render_figure  # importing matplotlib takes a second
 
-    return render_figure(scene, "png" if suffix == ".png" else "svg")
+    return render_figure(scene, out)

@@ -55,6 +55,7 @@ class Scene:
         alignment: Cross-attention averaged over heads and layers, ("translation", "source").
         probabilities: Probability of each token of "translation".
         about: Description, such as the name of the model.
+        warning: States that the sentence is longer than those of the training data; empty if it is not.
     """
 
     source: str
@@ -64,6 +65,7 @@ class Scene:
     probabilities: list[float]
     views: list[View]
     about: str = ""
+    warning: str = ""
 
     def __post_init__(self) -> None:
         if not self.views:

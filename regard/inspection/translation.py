@@ -56,7 +56,7 @@ def record_translation(
     is_nat = isinstance(translator.model, NATransformer)
     with probe(translator.model, names, record=record) as records:
         if is_nat or target is None:
-            best = translator.hypotheses([sentence], settings, snapshots=is_nat)[0][0]
+            best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
             return TranslationRecord(_hypothesis_labels(best), records)
         _check_target(translator, target)
         vocabularies = translator.vocabularies
@@ -81,7 +81,7 @@ def translation_scene(
     check_not_blank(sentence)
     is_nat = isinstance(translator.model, NATransformer)
     with probe(translator.model, names) as records:
-        best = translator.hypotheses([sentence], settings, alignments=True, snapshots=is_nat)[0][0]
+        best = translator.hypotheses([sentence], settings, alignments=True, snapshots=is_nat, split=False)[0][0]
     labels = _hypothesis_labels(best)
     return Scene(
         source=sentence,
@@ -91,6 +91,7 @@ def translation_scene(
         probabilities=[math.exp(logp) for logp in best.token_log_probs[: len(labels["translation"])]],
         views=[_view(name, record) for name, record in records.items()],
         about=about,
+        warning=best.warning or "",
     )
 
 

@@ -162,7 +162,7 @@ def _compare_texts(
     translator: Translator, package: ArgosPackage, texts: Sequence[str], encoded: Sequence[Tokens]
 ) -> str:
     """Compare translated texts. Translations that ended before the limit must be equal or have equal scores."""
-    beams, package_tokens = translator.hypotheses(texts, SEARCH), package.generate(texts)
+    beams, package_tokens = translator.hypotheses(texts, SEARCH, split=False), package.generate(texts)
     ids = {token: index for index, token in enumerate(_sentencepiece_tokens(translator)[1])}
     empty_targets = translator.score_tokens(encoded, [[] for _ in encoded])
     ended = [i for i, beam in enumerate(beams) if ended_before_limit(beam, encoded[i], SEARCH, MAX_TARGET)]

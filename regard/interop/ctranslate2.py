@@ -90,7 +90,7 @@ def save_ctranslate2(
         raise UserError("CTranslate2 has no ensembles; give one model")
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
     translator.vocabularies.save(folder)
-    values = {"languages": list(translator.languages), "longest": longest_input(translator.model.config, POSITIONS)}
+    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS)}
     save_config(folder / FOREIGN_CONFIG, translator.model, values | dict(metadata or {}))
 
 

@@ -50,7 +50,13 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
     """Load a translator whose model runs in transformers."""
     translator = Translator.load(path)
     generator = TransformersGenerator(build_huggingface(translator).to(device))
-    return Translator(translator.model, translator.vocabularies, translator.languages, generator=generator)
+    return Translator(
+        translator.model,
+        translator.vocabularies,
+        translator.languages,
+        generator=generator,
+        longest_source=translator.longest_source,
+    )
 
 
 def export_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,7 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.files import open_regular
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
 from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import Interruptions
 
@@ -34,11 +34,12 @@ Item = TypeVar("Item")
 
 @dataclass
 class TranslationCounts:
-    """Numbers of records, of translations in them, and of translations that violate a constraint."""
+    """Numbers of records, of translations in them, and of translations that violate a constraint; long lines."""
 
     records: int = 0
     translations: int = 0
     violations: int = 0
+    lengths: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
 
 
 def translate_lines(
@@ -50,6 +51,7 @@ def translate_lines(
     *,
     form: Form = "text",
     alignments: bool = False,
+    split: bool = True,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
 ) -> TranslationCounts:
@@ -63,6 +65,7 @@ def translate_lines(
         constraints: Required and forbidden text.
         form: Format of the records, see `format_record`.
         alignments: Whether JSON records include alignments.
+        split: Whether to split lines into sentences; otherwise a line is translated as one sequence.
         done: Number of records that exist already; as many lines are skipped.
         on_progress: Called with the number of new records after each window.
     """
@@ -71,6 +74,7 @@ def translate_lines(
     def write_record(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> None:
         write(format_record(form, number, source, hypotheses))
         counts.records += 1
+        counts.lengths.add(number, hypotheses)
         counts.translations += len(hypotheses)
         counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
 
@@ -82,6 +86,7 @@ def translate_lines(
         settings,
         constraints,
         alignments=alignments,
+        split=split,
         done=done,
         on_progress=on_progress,
     )
@@ -97,6 +102,7 @@ def translate_items(
     constraints: Constraints | None = None,
     *,
     alignments: bool = False,
+    split: bool = True,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
 ) -> None:
@@ -113,7 +119,9 @@ def translate_items(
             window.append(item)
             yield text(item)
 
-    results = translator.stream(pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments)
+    results = translator.stream(
+        pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments, split=split
+    )
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
@@ -148,18 +156,29 @@ def format_record(form: Form, number: int, source: str, hypotheses: Sequence[Hyp
     """Return the record of a line, including line breaks.
 
     "text" is the best translation; "n-best" has a line "number ||| text ||| score" for each translation; "json" is an
-    object with all translations, their scores and subwords. Except in JSON, line breaks in a translation become spaces.
+    object with the best translation, and the n best translations of each sentence with their scores and subwords.
+    Except in JSON, line breaks in a translation become spaces.
     """
     if form == "text":
         return f"{join_lines(hypotheses[0].text)}\n"
     if form == "n-best":
         fields = ((str(number), join_lines(one.text), f"{one.score:.6f}") for one in hypotheses)
         return "".join(f"{SEPARATOR.join(row)}\n" for row in fields)
-    record: dict[str, Any] = {"source": source}
-    if hypotheses[0].alignment is not None:
-        record["source_subwords"] = hypotheses[0].source_subwords
-    record["hypotheses"] = [_to_json(hypothesis) for hypothesis in hypotheses]
+    n_best_lists = zip(*(hypothesis.sentences for hypothesis in hypotheses), strict=True) if source.strip() else ()
+    sentences = [_sentence_to_json(n_best) for n_best in n_best_lists]
+    record = {"source": source, "text": hypotheses[0].text, "sentences": sentences}
     return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _sentence_to_json(n_best: Sequence[Hypothesis]) -> dict[str, Any]:
+    best = n_best[0]
+    values: dict[str, Any] = {"source": best.source}
+    if best.alignment is not None:
+        values["source_subwords"] = best.source_subwords
+    values["hypotheses"] = [
+        _to_json(hypothesis) for rank, hypothesis in enumerate(n_best) if not rank or hypothesis is not n_best[rank - 1]
+    ]
+    return values if best.warning is None else values | {"warning": best.warning}
 
 
 def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
 from regard.attention.multi_head import disable_qkv_hooks
+from regard.data.text.sentences import Sentence, SplitText, length_warning, split_sentences
 from regard.data.text.vocabularies import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
@@ -42,8 +43,8 @@ from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.external import CTranslate2Generator
-from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
+from regard.pipelines.external import CTranslate2Generator, ExternalGenerator
+from regard.pipelines.hypothesis import Hypothesis, Iteration, LengthWarnings, TreeNode, join_sentences
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
@@ -61,6 +62,12 @@ class Translator:
     `translator(text)` returns the best translation of a string, or of every string in a list. `hypotheses` returns the
     n best translations with their scores; `stream` translates an unlimited number of lines; `score` scores given
     translations; `embed` returns the output vectors of the encoder.
+
+    Texts are split into sentences, which are translated separately and joined with the original spacing, unless
+    `split=False` is given. `score` and `embed` do not split.
+
+    Attributes:
+        longest_source: Number of tokens of the longest source in the training data, without END; None if unknown.
     """
 
     def __init__(
@@ -71,8 +78,10 @@ class Translator:
         others: Sequence[TranslationModel] = (),
         generator: Generator | None = None,
         precision: Precision | None = None,
+        longest_source: int | None = None,
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
+        self.longest_source = longest_source
         self.models = [model, *others]
         if precision is not None and model.target_embedding.weight.is_cpu:
             for member in self.models:
@@ -102,14 +111,17 @@ class Translator:
             return cls._load_exported(path, len(others), device, precision)
         chosen = choose_precision(precision, device)
         folders = [find_model_folder(Path(folder)) for folder in (path, *others)]
-        models, vocabularies, languages = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
+        models, vocabularies, abouts = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
         for other, own in zip(others, vocabularies[1:], strict=True):
             if own.fingerprint() != vocabularies[0].fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble shares one tokenizer")
         if device.type != "cpu":  # on CPU, the precision applies to linear layers only
             for model in models:
                 model.to(getattr(torch, chosen))
-        translator = cls(models[0], vocabularies[0], languages[0], models[1:], precision=chosen)
+        translator = cls(models[0], vocabularies[0], abouts[0].languages, models[1:], precision=chosen)
+        translator.longest_source = min(
+            (about.longest_source for about in abouts if about.longest_source), default=None
+        )
         translator._folder = folders[0]
         return translator
 
@@ -127,7 +139,8 @@ class Translator:
         if longest is not None and not isinstance(longest, int):
             raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
         generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
-        return cls(model, vocabularies, _parse_languages(folder / FOREIGN_CONFIG, metadata), generator=generator)
+        about = _About.parse(folder / FOREIGN_CONFIG, metadata)
+        return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Translator:
@@ -147,18 +160,32 @@ class Translator:
     def save(self, folder: Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer to an existing folder."""
         self.vocabularies.save(folder)
-        save_model(folder, self.model, {"languages": list(self.languages)} | dict(metadata or {}))
+        save_model(folder, self.model, self.about() | dict(metadata or {}))
 
-    def __call__(self, text: str | Sequence[str], **settings: Any) -> Any:
+    def about(self) -> dict[str, Any]:
+        """Return what the configuration file of a model folder states besides the architecture."""
+        return {"languages": list(self.languages), "longest_source": self.longest_source}
+
+    def __call__(self, text: str | Sequence[str], *, split: bool = True, **settings: Any) -> Any:
         """Return the best translation of a string, or of every string in a list.
 
-        Keywords are those of `SearchSettings`, such as beam=4, or of `NATSettings` for a non-autoregressive model, such
-        as iterations=4. With n_best, return a list of hypotheses with alignments instead of each string.
+        Other keywords are those of `SearchSettings`, such as beam=4, or of `NATSettings` for a non-autoregressive
+        model, such as iterations=4. With n_best, return a list of hypotheses with alignments instead of each string.
+        Sentences longer than those of the training data are reported to the logger "regard".
+
+        Args:
+            text: A text, or a list of texts.
+            split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
         """
         parsed = parse_settings(self.generator.settings_class, settings, "translate")
         returns_hypotheses = "n_best" in settings
         texts = [text] if isinstance(text, str) else check_texts(text)
-        found = self.hypotheses(texts, parsed, alignments=returns_hypotheses and self.generator.has_attention)
+        alignments = returns_hypotheses and self.generator.has_attention
+        found = self.hypotheses(texts, parsed, alignments=alignments, split=split)
+        warnings = LengthWarnings()
+        for number, hypotheses in enumerate(found, 1):
+            warnings.add(number, hypotheses)
+        warnings.log()
         results = found if returns_hypotheses else [best[0].text for best in found]
         return results[0] if isinstance(text, str) else results
 
@@ -171,44 +198,84 @@ class Translator:
         trees: bool = False,
         snapshots: bool = False,
         first: int = 1,
+        split: bool = True,
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of every text, best first. A blank text is returned unchanged.
 
+        The k-th translation of a text consists of the k-th translations of its sentences.
+
         Args:
-            texts: Sentences, or longer texts that are translated as one sequence.
+            texts: Texts of one or several sentences.
             settings: Settings of the search, or of decoding with a non-autoregressive model.
-            constraints: Required and forbidden text.
+            constraints: Required and forbidden text. The prefix applies to the first sentence of a text.
             alignments: Whether to return cross-attention weights.
             trees: Whether to return all nodes of the beam search.
             snapshots: Whether to return the target after each iteration of a non-autoregressive model.
             first: Number of the first text, for errors.
+            split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
+
+        Raises:
+            UserError: A text or a setting is invalid, a sequence is too long for the model, or a phrase is required in
+                a text of several sentences.
         """
         texts = check_texts(texts, first)
-        sources = self._encode(texts, first)
         request = DecodingRequest(()) if constraints is None else constraints.to_request(self.vocabularies.target)
         settings = self._resolve(settings, request, trees, snapshots)
+        splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
+        sentences = [sentence for one in splits for sentence in one.sentences]
+        positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
+        for number, i in positions:
+            if i and request.required:
+                raise UserError(
+                    f"sentence {number}: it has several sentences, and a required phrase belongs to one of them; give "
+                    f"one sentence at a time, or do not split (--no-split, split=False)"
+                )
+        sources = self._encode([sentence.text for sentence in sentences], [number for number, _ in positions])
+        requests = [
+            replace(request, source=source, prefix=() if i else request.prefix)
+            for source, (_, i) in zip(sources, positions, strict=True)
+        ]
+        found = iter(self._search(sentences, requests, settings, constraints, alignments, trees, snapshots))
+        blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
+        return [
+            join_sentences(text, one, [next(found) for _ in one.sentences])
+            if one.sentences
+            else [replace(blank, text=text, source=text)]
+            for text, one in zip(texts, splits, strict=True)
+        ]
+
+    def _search(
+        self,
+        sentences: Sequence[Sentence],
+        requests: Sequence[DecodingRequest],
+        settings: DecodingSettings,
+        constraints: Constraints | None,
+        alignments: bool,
+        trees: bool,
+        snapshots: bool,
+    ) -> list[list[Hypothesis]]:
+        """Return the n best translations of each sentence; see `hypotheses` for the arguments."""
+        sources = [request.source for request in requests]
         found: dict[int, list[TokenHypothesis]] = {}
-        nonblank = [i for i, text in enumerate(texts) if text.strip()]
         with self._inference() as has_hooks:
-            for batch in batch_by_tokens(nonblank, sources, self.generator.batch_tokens(settings)):
-                requests = [replace(request, source=sources[i]) for i in batch]
-                generated = self.generator.generate(requests, settings, trace=trees or snapshots)
+            for batch in batch_by_tokens(range(len(sources)), sources, self.generator.batch_tokens(settings)):
+                generated = self.generator.generate([requests[i] for i in batch], settings, trace=trees or snapshots)
                 found.update(zip(batch, generated, strict=True))
             if isinstance(settings, NATSettings) and settings.rerank is not None:
-                self._rerank(texts, found, self.reranker(settings.rerank), settings.n_best)
+                self._rerank(
+                    [sentence.text for sentence in sentences], found, self.reranker(settings.rerank), settings.n_best
+                )
             maps = self._align(sources, found) if alignments else {}
-        if has_hooks and nonblank:  # search does not call the hooks: pass the results through the model once more
+        if has_hooks and found:  # search does not call the hooks: pass the results through the model once more
             with self._evaluation_mode():
-                self.generator.run_forward([sources[i] for i in nonblank], [found[i][0] for i in nonblank])
-        tree: list[TreeNode] | None = [] if trees else None
-        iterations: list[Iteration] | None = [] if snapshots else None
-        results = [[Hypothesis(text, 0.0, tree=tree, iterations=iterations)] for text in texts]  # for blank texts
-        for i, best in found.items():
-            results[i] = [
-                self._to_hypothesis(hypothesis, sources[i], constraints, maps.get((i, n)))
-                for n, hypothesis in enumerate(best)
+                self.generator.run_forward(sources, [found[i][0] for i in range(len(sources))])
+        return [
+            [
+                self._to_hypothesis(hypothesis, source, sentence, constraints, maps.get((i, n)))
+                for n, hypothesis in enumerate(found[i])
             ]
-        return results
+            for i, (source, sentence) in enumerate(zip(sources, sentences, strict=True))
+        ]
 
     def stream(
         self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **options: Any
@@ -236,7 +303,9 @@ class Translator:
         sources, targets = check_texts(sources), check_texts(targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources cannot be scored with {len(targets)} translations")
-        return self.score_tokens(self._encode(sources, 1), self.vocabularies.target.encode_batch(targets), settings)
+        encoded = self._encode(sources, range(1, len(sources) + 1))
+        scored = self.score_tokens(encoded, self.vocabularies.target.encode_batch(targets), settings)
+        return [replace(hypothesis, source=source) for hypothesis, source in zip(scored, sources, strict=True)]
 
     def score_tokens(
         self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: DecodingSettings | None = None
@@ -249,7 +318,7 @@ class Translator:
             for batch in batch_by_tokens(range(len(pairs)), pairs, self.generator.batch_tokens(settings)):
                 scored = self.generator.score([sources[i] for i in batch], [targets[i] for i in batch], settings)
                 for i, hypothesis in zip(batch, scored, strict=True):
-                    results[i] = self._to_hypothesis(hypothesis, sources[i])
+                    results[i] = self._to_hypothesis(hypothesis, sources[i], Sentence("", ""))
         return [results[i] for i in range(len(pairs))]
 
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
@@ -270,7 +339,7 @@ class Translator:
         if self.model.target_embedding.weight.is_meta:
             raise UserError("CTranslate2 does not return encoder outputs; use the engine regard")
         texts = check_texts(texts, first)
-        sources = self._encode(texts, first)
+        sources = self._encode(texts, range(first, first + len(texts)))
         config, device = self.model.config, self.model.target_embedding.weight.device
         vectors: list[Tensor] = [torch.empty(0)] * len(texts)
         refresh_prepacked(self.model)
@@ -317,38 +386,47 @@ class Translator:
             self.reranker(resolved.rerank)  # reports a missing model before anything is translated
         return resolved
 
-    def _encode(self, texts: list[str], first: int) -> list[list[int]]:
+    @property
+    def max_source_tokens(self) -> int | None:
+        """Maximum number of source tokens, without END; None if unlimited."""
+        limits = [model.config.max_positions for model in self.models if model.config.max_positions is not None]
+        if isinstance(self.generator, ExternalGenerator) and self.generator.longest is not None:
+            limits.append(self.generator.longest)
+        return min(limits) - 1 if limits else None
+
+    def _fits(self, sentence: str) -> bool:
+        limit = self.max_source_tokens
+        try:
+            return limit is None or len(self.vocabularies.source.encode(sentence)) <= limit
+        except UserError:  # reported with its number by `_encode`
+            return True
+
+    def _encode(self, texts: Sequence[str], numbers: Sequence[int]) -> list[list[int]]:
+        """Tokenise texts; errors contain their numbers."""
         most = max(MAX_TOKENS, self.model.config.max_length)
         advice = f"but at most {most:,} tokens are processed at once; split it into sentences"
-        for number, text in enumerate(texts, first):
+        for number, text in zip(numbers, texts, strict=True):
             if len(text) > MAX_CHARACTERS_PER_TOKEN * most:
                 raise UserError(f"sentence {number} has {len(text):,} characters, {advice}")
         try:
             sources = self.vocabularies.source.encode_batch(texts)
         except UserError:
-            for number, text in enumerate(texts, first):
+            for number, text in zip(numbers, texts, strict=True):
                 try:
                     self.vocabularies.source.encode(text)
                 except UserError as error:
                     raise UserError(f"sentence {number}: {error}") from None
             raise
-        limits = self.max_positions
-        for number, tokens in enumerate(sources, first):
-            if not limits and len(tokens) > most:
+        limit = self.max_source_tokens
+        for number, tokens in zip(numbers, sources, strict=True):
+            if limit is None and len(tokens) > most:
                 raise UserError(f"sentence {number} has {len(tokens):,} tokens, {advice}")
-            if limits and len(tokens) + 1 > min(limits):
-                positions = f"{self.model.config.positions} positions"
+            if limit is not None and len(tokens) > limit:
                 raise UserError(
-                    f"sentence {number} has {len(tokens)} tokens, but this model's {positions} end at "
-                    f"{min(limits) - 1}; split it, or train a model with sinusoidal or rotary positions"
+                    f"sentence {number} has {len(tokens)} tokens, but this model's positions end at {limit}; split it, "
+                    f"or use a model with sinusoidal or rotary positions"
                 )
         return sources
-
-    @property
-    def max_positions(self) -> list[int]:
-        """Maximum numbers of tokens of the models that have one."""
-        limits = (model.config.max_positions for model in self.models)
-        return [limit for limit in limits if limit is not None]
 
     def _rerank(
         self, texts: Sequence[str], found: dict[int, list[TokenHypothesis]], reranker: Translator, n_best: int
@@ -383,12 +461,13 @@ class Translator:
         self,
         hypothesis: TokenHypothesis,
         source: Tokens,
+        sentence: Sentence,
         constraints: Constraints | None = None,
         alignment: list[list[float]] | None = None,
     ) -> Hypothesis:
         """Add texts to a hypothesis of tokens."""
         target = self.vocabularies.target
-        text = target.decode(hypothesis.tokens)
+        translation = target.decode(hypothesis.tokens)
         tree: list[TreeNode] | None = None
         if hypothesis.tree is not None:
             tree = [TreeNode(node, *self._label([node.token])) for node in hypothesis.tree]
@@ -399,16 +478,18 @@ class Translator:
                 for each in hypothesis.iterations
             ]
         return Hypothesis(
-            text=text,
+            text=translation,
             score=hypothesis.score,
             tokens=hypothesis.tokens,
             subwords=target.tokens(hypothesis.tokens),
             token_log_probs=hypothesis.token_log_probs,
             source_subwords=self.vocabularies.source.tokens(source),
             alignment=alignment,
-            phrases=constraints.report(text) if constraints else {},
+            phrases=constraints.report(translation) if constraints else {},
             tree=tree,
             iterations=iterations,
+            source=sentence.text,
+            warning=length_warning(len(source), self.longest_source, sentence.divided),
         )
 
     def _label(self, tokens: Tokens) -> list[str]:
@@ -498,12 +579,28 @@ def _build_generator(models: Sequence[TranslationModel]) -> Generator:
     return NATGenerator(model)
 
 
-def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, tuple[str, str]]:
+class _About(NamedTuple):
+    """What the configuration file of a model folder states besides the architecture."""
+
+    languages: tuple[str, str]
+    longest_source: int | None
+
+    @classmethod
+    def parse(cls, path: Path, values: Mapping[str, Any]) -> _About:
+        languages, longest = values.get("languages", ["source", "target"]), values.get("longest_source")
+        if not isinstance(languages, list) or len(languages) != 2:
+            raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
+        if longest is not None and (not isinstance(longest, int) or isinstance(longest, bool) or longest < 1):
+            raise UserError(f"{path}: longest_source must be a positive number of tokens, not {longest!r}")
+        return cls((str(languages[0]), str(languages[1])), longest)
+
+
+def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, _About]:
     check_input_type(folder, "text")
     vocabularies = Vocabularies.load(folder)
     model, metadata = load_model(folder, device)
     _check_vocabulary_sizes(folder, model, vocabularies)
-    return model, vocabularies, _parse_languages(folder / CONFIG, metadata)
+    return model, vocabularies, _About.parse(folder / CONFIG, metadata)
 
 
 def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies: Vocabularies) -> None:
@@ -514,10 +611,3 @@ def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies:
             f"{folder}: the tokenizer has {sizes[0]} and {sizes[1]} tokens, but the embeddings have {rows[0]} and "
             f"{rows[1]} rows; they were not saved together"
         )
-
-
-def _parse_languages(path: Path, metadata: Mapping[str, Any]) -> tuple[str, str]:
-    languages = metadata.get("languages", ["source", "target"])
-    if not isinstance(languages, list) or len(languages) != 2:
-        raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
-    return str(languages[0]), str(languages[1])

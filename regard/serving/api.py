@@ -14,7 +14,14 @@ from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job, Translation
 from regard.serving.parsing import read_images
 from regard.serving.served_models import ServedModel
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, client_of, log_fields
+from regard.serving.service import (
+    Service,
+    ServiceDependency,
+    cancel_on_disconnect,
+    client_of,
+    log_fields,
+    log_length_warnings,
+)
 
 router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
 
@@ -44,6 +51,7 @@ async def translate(request: Request, body: schemas.ApiTranslateRequest, service
     model = _select_model(service, body)
     work = service.translate(request, model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
     documents = await cancel_on_disconnect(request, work)
+    log_length_warnings(request, dict(enumerate(documents)))
     return _json_response(model.name, "texts", map(_text_json, documents))
 
 
@@ -133,16 +141,22 @@ async def _sentence_events(
     assert builder is not None
     documents = [builder.parse(text, split=body.split, alignments=body.alignments) for text in texts]
     jobs = [
-        (text_index, sentence_index, job)
+        (text_index, sentence_index, sentence, job)
         for text_index, document in enumerate(documents)
-        for sentence_index, job in enumerate(builder.translation_jobs(document, body.n_best))
+        for sentence_index, (sentence, job) in enumerate(
+            zip(document.sentences, builder.translation_jobs(document, body.n_best), strict=True)
+        )
     ]
     service.check_sentences(len(jobs))
     indices = iter(jobs)
-    async for n_best in model.batcher.stream([job for _, _, job in jobs], client_of(request)):
-        text_index, sentence_index, job = next(indices)
+    async for n_best in model.batcher.stream([job for *_, job in jobs], client_of(request)):
+        text_index, sentence_index, sentence, _ = next(indices)
+        warning = builder.length_warning(sentence)
+        if warning is not None:
+            log = log_fields(request)
+            log["long_sentences"] = log.get("long_sentences", 0) + 1
         position = json.dumps({"text": text_index, "sentence": sentence_index})
-        yield f"data: {position[:-1]}, {_sentence_json(job.item, n_best)[1:]}\n\n"
+        yield f"data: {position[:-1]}, {_sentence_json(sentence.text, n_best, warning)[1:]}\n\n"
     yield "event: done\ndata: {}\n\n"
 
 
@@ -163,12 +177,13 @@ def _json_response(model: str, name: str, items: Iterable[str]) -> Response:
 
 def _text_json(translated: TranslatedDocument) -> str:
     """Return an `ApiText`."""
-    sentences = zip(translated.document.sentences, translated.n_best_lists, strict=True)
-    parts = ", ".join(_sentence_json(sentence.text, n_best) for sentence, n_best in sentences)
+    sentences = zip(translated.document.sentences, translated.n_best_lists, translated.warnings, strict=True)
+    parts = ", ".join(_sentence_json(sentence.text, n_best, warning) for sentence, n_best, warning in sentences)
     return f'{{"text": {json.dumps(translated.render_n_best(1)[0], ensure_ascii=False)}, "sentences": [{parts}]}}'
 
 
-def _sentence_json(source: str, n_best: Sequence[Translation]) -> str:
+def _sentence_json(source: str, n_best: Sequence[Translation], warning: str | None) -> str:
     """Return an `ApiSentence`."""
     translations = ", ".join(translation.to_json() for translation in n_best)
-    return f'{{"source": {json.dumps(source, ensure_ascii=False)}, "translations": [{translations}]}}'
+    suffix = "" if warning is None else f', "warning": {json.dumps(warning, ensure_ascii=False)}'
+    return f'{{"source": {json.dumps(source, ensure_ascii=False)}, "translations": [{translations}]{suffix}}}'

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from regard.data.text.sentences import SplitText, single_sentence, split_sentences
+from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
 from regard.serving.config import Limits
 from regard.serving.messages import Alignments, Job, ModelInfo, Translation
 
@@ -35,10 +35,11 @@ MAX_DEPTH = 50
 
 
 class SourceSentence(NamedTuple):
-    """A sentence, and whether rendering its translation needs the alignment."""
+    """A sentence, whether rendering its translation needs the alignment, and whether it is a part of a sentence."""
 
     text: str
     needs_alignment: bool
+    divided: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class TextDocument:
 
     @property
     def sentences(self) -> list[SourceSentence]:
-        return [SourceSentence(sentence.text, self.alignments) for sentence in self.split.sentences]
+        return [SourceSentence(one.text, self.alignments, one.divided) for one in self.split.sentences]
 
     def render(self, translations: Sequence[Translation]) -> str:
         return self.split.join([translation.text for translation in translations])
@@ -58,20 +59,18 @@ class TextDocument:
 
 @dataclass
 class TranslatedDocument:
-    """A document with the n best translations of each sentence."""
+    """A document with the n best translations of each sentence, and warnings about sentences that are too long."""
 
     document: "TextDocument | HtmlDocument"
     n_best_lists: list[list[Translation]]
+    warnings: list[str | None]
 
     def render_n_best(self, count: int) -> list[str]:
         """Return up to `count` different translations of the document.
 
         The k-th one contains the k-th translation of each sentence, or its last one if there are fewer.
         """
-        versions = [
-            self.document.render([n_best[min(k, len(n_best) - 1)] for n_best in self.n_best_lists])
-            for k in range(count)
-        ]
+        versions = [self.document.render(translations) for translations in by_rank(self.n_best_lists)[:count]]
         return list(dict.fromkeys(versions)) or [self.document.render([])]
 
 
@@ -83,6 +82,7 @@ class JobBuilder:
         self._tokenizer = info.tokenizer
         # Cached, because the tokens of a sentence are counted both for splitting and for batching.
         self._count_tokens = lru_cache(256)(lambda text: len(self._tokenizer.encode(text)))
+        self._longest_source = info.longest_source
         self._max_tokens = min(limits.sentence_tokens, info.max_source_tokens or limits.sentence_tokens)
 
     def parse(
@@ -99,8 +99,12 @@ class JobBuilder:
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
         return [
             Job("translate", text, (("n_best", n_best), ("alignments", aligned and kind)), self.count_tokens(text) + 1)
-            for text, aligned in document.sentences
+            for text, aligned, _ in document.sentences
         ]
+
+    def length_warning(self, sentence: SourceSentence) -> str | None:
+        """Return a warning if a sentence is longer than those of the training data, or was divided."""
+        return length_warning(self.count_tokens(sentence.text), self._longest_source, sentence.divided)
 
     def embedding_jobs(self, texts: Sequence[str], pool: str) -> list[Job]:
         """Return the jobs that embed texts, which are not split."""
@@ -156,7 +160,7 @@ class HtmlDocument:
     @property
     def sentences(self) -> list[SourceSentence]:
         return [
-            SourceSentence(sentence.text, bool(block.elements))
+            SourceSentence(sentence.text, bool(block.elements), sentence.divided)
             for block in self._blocks
             for sentence in block.split.sentences
         ]

@@ -8,9 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from regard.data.text.languages import language_name
 from regard.serving import schemas
+from regard.serving.documents import TranslatedDocument
 from regard.serving.errors import bad_request, unavailable
 from regard.serving.parsing import read_fields
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields
+from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields, log_length_warnings
 
 AUTO = "auto"
 
@@ -38,13 +39,14 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     log_fields(request).update(source=logged_sources, target=service.loggable(target))
     work = _translate(request, service, texts, sources, fields.model_copy(update={"target": target}))
-    versions = await cancel_on_disconnect(request, work)
+    versions, warnings = await cancel_on_disconnect(request, work)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
     response = schemas.TranslateResponse(
         translatedText=best if is_list else best[0],
         detectedLanguage=detected if is_list or detected is None else detected[0],
         alternatives=others if is_list or others is None else others[0],
+        warnings=warnings or None,
     )
     # Serialised here, because FastAPI would validate the response a second time.
     return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
@@ -121,9 +123,13 @@ def _detect_sources(service: Service, texts: list[str], target: str) -> list[sch
 
 async def _translate(
     request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
-) -> list[list[str]]:
-    """Return the translation and alternatives of each text. Texts in the target language are returned unchanged."""
+) -> tuple[list[list[str]], list[str]]:
+    """Return the translation and alternatives of each text, and warnings about long sentences.
+
+    Texts in the target language are returned unchanged.
+    """
     versions: list[list[str]] = [[text] for text in texts]
+    translated: dict[int, TranslatedDocument] = {}
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
         if source == fields.target and source in service.models.languages:
@@ -131,9 +137,10 @@ async def _translate(
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
         documents = await service.translate(request, model, [texts[i] for i in indices], fields.format, n_best)
+        translated.update(zip(indices, documents, strict=True))
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
-    return versions
+    return versions, log_length_warnings(request, translated)

@@ -48,6 +48,7 @@ class ModelInfo:
         languages: source and target language of a translation model.
         tokenizer: source tokenizer of a translation model.
         max_source_tokens: longest source that the model can encode, if it has a limit.
+        longest_source: tokens of the longest source in the training data, if known.
         search: search settings of a translation model.
         sections: sections of the page that the model supports.
         lacks: missing part of the model folder, such as `"tokenizer"`.
@@ -62,6 +63,7 @@ class ModelInfo:
     languages: tuple[str, str] | None = None
     tokenizer: Tokenizer | None = None
     max_source_tokens: int | None = None
+    longest_source: int | None = None
     search: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()

@@ -94,7 +94,6 @@ class TranslationRunner(ModelRunner):
             self.operations |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
         search = parse_settings(translator.generator.settings_class, request.search, "search")
         self.settings = translator.resolve_settings(search)
-        limits = translator.max_positions
         self.info = _describe(
             request,
             translator.model,
@@ -102,7 +101,8 @@ class TranslationRunner(ModelRunner):
             operations=("translate", "embed") if self.has_attention else ("translate",),
             languages=translator.languages,
             tokenizer=translator.vocabularies.source,
-            max_source_tokens=min(limits) - 1 if limits else None,
+            max_source_tokens=translator.max_source_tokens,
+            longest_source=translator.longest_source,
             search=text.public_settings(self.settings),
             sections=TEXT_SECTIONS if self.has_attention else ("translate",),
             engine="regard" if self.has_attention else "ctranslate2",
@@ -119,7 +119,7 @@ class TranslationRunner(ModelRunner):
     ) -> list[list[Translation]]:
         """Return the n best translations of each sentence, best first."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments))
+        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments), split=False)
         return [
             [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)

@@ -32,6 +32,22 @@ inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schem
 file_router = APIRouter(include_in_schema=False)
 
 
+@inspect_router.post("/sentences")
+async def sentences(
+    request: Request, body: schemas.InspectRequest, service: ServiceDependency
+) -> schemas.SentencesResponse:
+    """Split a text into the sentences that the model translates."""
+    service.authenticate(request, body.api_key)
+    service.check_texts(request, [body.text])
+    model = service.models.find(body.model, "translate")
+    assert model.job_builder is not None
+    views = [
+        schemas.SentenceView(text=text, tokens=model.job_builder.count_tokens(text), divided=divided)
+        for text, _, divided in model.job_builder.parse(body.text).sentences
+    ]
+    return schemas.SentencesResponse(sentences=views, longest=model.info.longest_source)
+
+
 @inspect_router.post("/translation", **PACKET_RESPONSE)
 async def translation(request: Request, body: schemas.TranslationRequest, service: ServiceDependency) -> Response:
     """Return the best translations of a sentence and their alignments."""

@@ -86,6 +86,7 @@ class TranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815  LibreTranslate's name
     detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
+    warnings: list[str] | None = Field(None, description="sentences that are longer than those of the training data")
 
 
 class LanguageName(BaseModel):
@@ -155,6 +156,7 @@ class ApiSentence(BaseModel):
 
     source: str
     translations: list[ApiTranslation]
+    warning: str | None = Field(None, description="present if the sentence is longer than those of the training data")
 
 
 class ApiText(BaseModel):
@@ -248,8 +250,23 @@ class ApiModels(BaseModel):
 class InspectRequest(StrictRequest):
     """A sentence and the model to inspect."""
 
-    text: Text = Field(min_length=1, description="a sentence; it is not split")
+    text: Text = Field(min_length=1, description="a sentence; only inspect/sentences splits it")
     model: ModelName = None
+
+
+class SentenceView(BaseModel):
+    """A sentence and its number of tokens, without END; `divided` marks a part of a longer sentence."""
+
+    text: str
+    tokens: int
+    divided: bool
+
+
+class SentencesResponse(BaseModel):
+    """The sentences of a text."""
+
+    sentences: list[SentenceView]
+    longest: int | None = Field(description="tokens of the longest source in the training data")
 
 
 class TranslationRequest(InspectRequest):

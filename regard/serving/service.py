@@ -1,7 +1,7 @@
 """State and functions that all endpoints share."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
@@ -136,7 +136,14 @@ class Service:
         self.check_sentences(sum(len(document.sentences) for document in documents))
         jobs = [job for document in documents for job in builder.translation_jobs(document, n_best)]
         results = iter(await model.batcher.submit(jobs, client_of(request)))
-        return [TranslatedDocument(document, [next(results) for _ in document.sentences]) for document in documents]
+        return [
+            TranslatedDocument(
+                document,
+                [next(results) for _ in document.sentences],
+                [builder.length_warning(sentence) for sentence in document.sentences],
+            )
+            for document in documents
+        ]
 
 
 async def _get_service(request: Request) -> Service:
@@ -158,6 +165,24 @@ def client_of(request: Request) -> str:
     """Return the name by which clients take turns: that of the key, or the address."""
     client: str = request.scope.get("regard.client", "")
     return client
+
+
+def log_length_warnings(request: Request, documents: Mapping[int, TranslatedDocument]) -> list[str]:
+    """Log the number of sentences that are longer than those of the training data, and return the warnings.
+
+    Args:
+        request: The request.
+        documents: Translated texts by their index in the request.
+    """
+    warnings = [
+        f"text {index + 1}, sentence {number}: {warning}"
+        for index, document in sorted(documents.items())
+        for number, warning in enumerate(document.warnings, 1)
+        if warning is not None
+    ]
+    if warnings:
+        log_fields(request)["long_sentences"] = len(warnings)
+    return warnings
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:

@@ -7,7 +7,7 @@ skips.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest, tokenisation_for
 from regard.files import read_json
-from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
@@ -60,11 +60,12 @@ class Corpus:
 
 @dataclass
 class Counts:
-    """Numbers of lines: all, blank, and too long."""
+    """Numbers of lines: all, blank, and too long; and lines longer than those of the teacher's training data."""
 
     lines: int = 0
     blank: int = 0
     long: int = 0
+    unusual: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
 
 
 class _Line(NamedTuple):
@@ -105,18 +106,23 @@ def distill(
         return texts[choose_closest(texts, pair.target, settings.closest, tokenisation)]
 
     def write_line(number: int, line: _Line, found: Sequence[Hypothesis]) -> None:
+        counts.unusual.add(number, found)
         distilled = Pair(line.pair.source, choose(line.pair, found))
         write([line.pair, distilled] if settings.keep_reference else [distilled])
 
     lines = _select_lines(corpus.read(), teacher, settings.longest, counts)
     search = settings.search
-    translate_items(teacher, lines, lambda line: line.text, write_line, search, done=done, on_progress=progress)
+    # The student learns to translate lines, so that lines are not split into sentences.
+    translate_items(
+        teacher, lines, lambda line: line.text, write_line, search, split=False, done=done, on_progress=progress
+    )
     return counts
 
 
 def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts) -> Iterator[_Line]:
     """Yield every line with the text to translate, counting blank and overlong lines."""
-    longest = min([longest, *teacher.max_positions])
+    limit = teacher.max_source_tokens
+    longest = longest if limit is None else min(longest, limit + 1)
     pairs = iter(pairs)
     while window := list(islice(pairs, WINDOW)):
         encoded = teacher.vocabularies.source.encode_batch([pair.source for pair in window])

@@ -15,6 +15,7 @@ from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
 from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
+from regard.inspection.fonts import use_fonts
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]
@@ -84,7 +85,9 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
     for run, entries in zip(runs, logs, strict=True):
         if not any(x_axis in entry for entry in entries):
             raise UserError(f"{run}: its log has no {x_axis}; choose another --x")
-    _save(draw(name_runs(runs), logs, x_axis), out)
+    names = name_runs(runs)
+    with use_fonts(names, out):
+        _save(draw(names, logs, x_axis), out)
 
 
 def read_log(run: Path) -> list[Entry]:

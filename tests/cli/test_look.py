@@ -47,6 +47,34 @@ def test_invalid_arguments_are_rejected_without_output(command: Command, trained
     assert list(tmp_path.iterdir()) == []
 
 
+def test_page_does_not_contain_the_path_of_the_run(command: Command, trained_run: Path, tmp_path: Path) -> None:
+    for run, name in ((trained_run, "toy"), (trained_run / "best", "toy/best")):
+        assert command("look", run, SENTENCE, "--out", tmp_path / "look.html").code == 0
+        page = (tmp_path / "look.html").read_text(encoding="utf-8")
+        assert str(trained_run.parent) not in page
+        assert json.dumps(f"{name} · en → zh") in page
+
+
+def test_one_sentence_of_a_text_is_shown(command: Command, trained_run: Path, image_run: Path, tmp_path: Path) -> None:
+    text, out = "I love apples! You buy tea", ("--out", tmp_path / "look.html")
+    error = command("look", trained_run, text, *out).error
+    assert error == (
+        "the text has 2 sentences; choose one with --sentence 1 to 2, or show them as one sequence with --no-split"
+    )
+    assert command("look", trained_run, text, *out, "--sentence", 2).out.startswith("你买茶\n")
+    whole = command("look", trained_run, text, *out, "--no-split")
+    assert whole.out.startswith(regard.Translator.load(trained_run)(text, split=False))
+    assert "the last sentence of the text is 2" in command("look", trained_run, text, *out, "--sentence", 3).error
+    assert "for translators" in command("look", image_run, "x.png", "--no-split").error
+
+
+def test_long_sentence_gives_a_warning(command: Command, trained_run: Path, tmp_path: Path) -> None:
+    sentence = "I love apples " + "and tea " * 20
+    answer = command("look", trained_run, sentence, "--out", tmp_path / "look.html", "--search", "max_length=9")
+    assert "but the longest training source has" in answer.err
+    assert answer.err.removeprefix("regard: ").strip() in (tmp_path / "look.html").read_text(encoding="utf-8")
+
+
 def test_image_attention_is_drawn_as_png(command: Command, image_run: Path, painted: Path, tmp_path: Path) -> None:
     photo = next(path for path in sorted((painted / "test").rglob("*")) if path.is_file())
     answer = command("look", image_run, photo, "--out", tmp_path / "look.png")

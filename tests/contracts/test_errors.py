@@ -423,10 +423,10 @@ def test_sentence_beyond_the_learned_positions_is_rejected_with_its_number(here:
     translator.save(here / "learned")
     long = "a b c d " * 60
     tokens = len(translator.vocabularies.source.encode(long))
-    message = f"sentence 2 has {tokens} tokens, but this model's learned positions end at 199"
+    message = f"sentence 2 has {tokens} tokens, but this model's positions end at 199"
     with pytest.raises(UserError, match=message):
-        translator(["a", long])
-    answer = command("translate", "learned", "a", long)
+        translator(["a", long], split=False)
+    answer = command("translate", "learned", "a", long, "--no-split")
     assert message in answer.error
     assert answer.out == ""
 
@@ -438,7 +438,7 @@ def test_longest_sentence_for_learned_positions_is_accepted() -> None:
     settings = SearchSettings(beam=1, max_ratio=0, max_extra=5)
     assert len(translator.hypotheses([fits], settings)) == 1
     with pytest.raises(UserError, match="sentence 1 has 20 tokens"):
-        translator.hypotheses([fits + "~"], settings)
+        translator.hypotheses([fits + "~"], settings, split=False)
 
 
 # Interruptions

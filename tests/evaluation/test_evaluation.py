@@ -536,3 +536,37 @@ def test_command_warns_if_only_one_side_is_tokenised(
     answer = command("evaluate", tmp_path / "tok.en", "--src", tmp_path / "s", "--ref", tmp_path / "plain.en")
     assert answer.code == 0
     assert "the translations look tokenised" in answer.err
+
+
+def test_lines_are_one_sequence_unless_sentences_are_split(
+    model: Path, files: tuple[object, ...], tmp_path: Path, command: Command
+) -> None:
+    lines = ["I love apples! You buy tea", "We want dogs"]
+    for name, content in (("two.en", lines), ("two.zh", ["我喜欢苹果你买茶", "我们要狗"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+    test_set = ("--src", tmp_path / "two.en", "--ref", tmp_path / "two.zh", "--out", tmp_path / "out.zh", "--beam", 2)
+    translator, found = Translator.load(model), {}
+    for options in ((), ("--split-sentences",)):
+        answer = command("evaluate", model, *test_set, *options)
+        assert answer.code == 0
+        assert ("split into sentences" in answer.out) == bool(options)
+        found[bool(options)] = (tmp_path / "out.zh").read_text(encoding="utf-8").splitlines()
+    assert found == {split: translator(lines, beam=2, split=split) for split in (False, True)}
+    whole, split = read_reports(model / "best" / "scores.json")
+    assert (whole.conditions.split, split.conditions.split) == (False, True)
+    assert whole.conditions.differences(split.conditions) == {"split": (False, True)}
+    stored = whole.as_dict()
+    del stored["conditions"]["split"]  # as written by earlier versions, which did not split
+    assert Report.from_dict(stored).conditions == whole.conditions
+
+
+def test_evaluate_warns_of_lines_longer_than_those_of_the_training_data(
+    model: Path, tmp_path: Path, command: Command
+) -> None:
+    for name, line in (("long.en", "I love apples " + "and tea " * 30), ("long.zh", "我喜欢苹果")):
+        (tmp_path / name).write_text(f"We want dogs\n{line}\n", encoding="utf-8")
+    search = ("--beam", 1, "--search", "max_length=20")
+    answer = command("evaluate", model, "--src", tmp_path / "long.en", "--ref", tmp_path / "long.zh", *search)
+    assert answer.code == 0
+    assert answer.err.startswith(f"regard: {model}: line 2: ")
+    assert "but the longest training source has" in answer.err

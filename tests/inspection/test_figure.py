@@ -1,5 +1,6 @@
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -20,7 +21,7 @@ def test_every_head_of_every_layer_is_drawn() -> None:
 
 def test_png_is_large_enough_to_read() -> None:
     scene = make_scene("我喜欢苹果")
-    picture = Image.open(io.BytesIO(render_figure(scene, "png")))
+    picture = Image.open(io.BytesIO(render_figure(scene, Path("look.png"))))
     assert picture.format == "PNG"
     assert min(picture.size) > 800
     assert len(np.unique(picture.convert("L"))) > 50
@@ -28,7 +29,7 @@ def test_png_is_large_enough_to_read() -> None:
 
 def test_markup_and_formulas_are_drawn_as_text() -> None:
     for text in (EVIL, r"$\frac{1$ and $x^2$", "100%", "a_b", "\x00\ud800"):
-        svg = render_figure(make_scene(text), "svg").decode("utf-8")
+        svg = render_figure(make_scene(text), Path("look.svg")).decode("utf-8")
         assert "<script" not in svg
         assert not re.search(r"<b>", svg)
 
@@ -39,5 +40,5 @@ def test_long_sentences_and_negative_weights_are_drawn() -> None:
     views = [view for view in scene.views if view.group == "decoder"]
     object.__setattr__(views[0], "weights", views[0].weights - 0.5)
     long = type(scene)("a" * 700, "b", scene.labels, np.full((3, 120), 1 / 120), [1.0] * 3, views)
-    assert render_figure(long, "png")
+    assert render_figure(long, Path("look.png"))
     assert views[0].entropy is None

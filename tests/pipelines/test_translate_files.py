@@ -93,7 +93,7 @@ def test_line_breaks_in_texts_become_spaces(trained_run: Path, tmp_path: Path, c
     assert command("translate", trained_run, "--input", path, *GREEDY).out == "   \n我喜欢苹果\n"
     hypotheses = [Hypothesis("a\nb", -1.0)]
     assert format_record("n-best", 7, "x", hypotheses) == "7 ||| a b ||| -1.000000\n"
-    assert json.loads(format_record("json", 7, "x", hypotheses))["hypotheses"][0]["text"] == "a\nb"
+    assert json.loads(format_record("json", 7, "x", hypotheses))["text"] == "a\nb"
 
 
 def test_n_best_format_has_line_number_and_score(trained_run: Path, command: Command) -> None:
@@ -108,17 +108,18 @@ def test_n_best_format_has_line_number_and_score(trained_run: Path, command: Com
 def test_json_format_has_scores_alignments_and_phrases(trained_run: Path, command: Command) -> None:
     words = ("--json", "--alignments", "--n-best", 2, "--require", "苹果", "--forbid", "狗")
     first, second = map(json.loads, command("translate", trained_run, "I love apples", "", *words).out.splitlines())
-    assert first["source"] == "I love apples"
-    assert first["source_subwords"][-1].endswith("apples")
-    best, other = first["hypotheses"]
+    assert (first["source"], first["text"]) == ("I love apples", "我喜欢苹果")
+    (sentence,) = first["sentences"]
+    assert sentence["source_subwords"][-1].endswith("apples")
+    best, other = sentence["hypotheses"]
     assert best["text"] == "我喜欢苹果"
     assert best["score"] >= other["score"]
     assert len(best["token_log_probs"]) == len(best["alignment"]) == len(best["subwords"]) + 1
-    assert {len(row) for row in best["alignment"]} == {len(first["source_subwords"]) + 1}
+    assert {len(row) for row in best["alignment"]} == {len(sentence["source_subwords"]) + 1}
     assert sum(best["alignment"][0]) == pytest.approx(1, abs=1e-3)
     assert best["phrases"] == {"苹果": True, "狗": True}
-    assert second["hypotheses"] == [{"text": "", "score": 0.0, "subwords": [], "token_log_probs": []}]
-    plain = json.loads(command("translate", trained_run, "I love apples", "--json").out)
+    assert second == {"source": "", "text": "", "sentences": []}
+    plain = json.loads(command("translate", trained_run, "I love apples", "--json").out)["sentences"][0]
     assert plain.keys() == {"source", "hypotheses"}
     assert plain["hypotheses"][0].keys() == {"text", "score", "subwords", "token_log_probs"}
 

@@ -56,7 +56,7 @@ class FakeWorker:
 
     def __init__(self, tokenizer: Tokenizer, languages: tuple[str, str] = ("en", "zh")) -> None:
         name, operations = "-".join(languages), ("translate", "embed")
-        self.info = ModelInfo(name, "transformer", operations, 0, "cpu", languages, tokenizer)
+        self.info = ModelInfo(name, "transformer", operations, 0, "cpu", languages, tokenizer, longest_source=12)
         self.batches: list[list[Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
         self.alive, self.stopped = True, False

@@ -324,6 +324,35 @@ def test_streams_send_one_event_per_sentence_and_a_final_event(open_client: Open
         assert client.post("/api/translate/stream", json={"texts": "Two."}).status_code == 400
 
 
+def test_long_sentences_have_a_warning(open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
+    long = "one two three four " * 6
+    expected = re.compile(r"\d+ tokens, but the longest training source has 12; the translation may be incomplete")
+    logging.getLogger("regard.serving").propagate = True
+    with caplog.at_level(logging.INFO, "regard.serving"), open_client() as client:
+        assert "warnings" not in translate(client, "One. Two.").json()
+        (warning,) = translate(client, ["one", f"One. {long}"]).json()["warnings"]
+        answer = client.post("/api/translate", json={"texts": f"One. {long}"}).json()
+        first, second = answer["texts"][0]["sentences"]
+        with client.stream("POST", "/api/translate/stream", json={"texts": f"One. {long}"}) as response:
+            events = response.read().decode().strip().split("\n\n")
+    assert expected.fullmatch(warning.removeprefix("text 2, sentence 2: "))
+    assert "warning" not in first
+    assert expected.fullmatch(second["warning"])
+    assert json.loads(events[1].removeprefix("data: "))["warning"] == second["warning"]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert [line.get("long_sentences") for line in lines if line["event"] == "request"] == [None, 1, 1, 1]
+
+
+def test_page_receives_the_sentences_of_a_text(client: TestClient) -> None:
+    body = {"text": " One two.  Three?\nfour", "model": "en-zh"}
+    answer = client.post("/api/inspect/sentences", json=body).json()
+    assert [sentence["text"] for sentence in answer["sentences"]] == ["One two.", "Three?", "four"]
+    assert all(sentence["tokens"] > 0 and not sentence["divided"] for sentence in answer["sentences"])
+    assert answer["longest"] == 12
+    assert client.post("/api/inspect/sentences", json={"text": "one", "model": "none"}).status_code == 400
+    assert client.post("/api/inspect/sentences", json={"text": "x" * 10_001}).status_code == 400
+
+
 # Log and metrics
 
 

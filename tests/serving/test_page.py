@@ -129,6 +129,44 @@ def page(browser: Any, url: str) -> Iterator[Page]:
 # Translation
 
 
+def test_sentences_of_a_text_are_translated_and_one_is_chosen(page: Page, trained_run: Path) -> None:
+    assert page.page.locator("#sentences").is_hidden()
+    text = "I love apples\nYou buy tea\nThey want dogs"
+    page.enter(text, "translate")
+    choices = page.page.locator("#sentences .choice")
+    assert choices.all_text_contents() == [
+        "1  I love apples",
+        "2  You buy tea",
+        "3  They want dogs",
+        "All as one sequence",
+    ]
+    assert page.text(".translation.whole") == "我喜欢苹果\n你买茶\n他们要狗"
+    assert page.text(".translation:not(.whole)") == "我喜欢苹果"
+    page.click("2 You buy tea")
+    page.wait_until(lambda: page.text(".translation:not(.whole)") == "你买茶")
+    assert page.text(".translation.whole") == "我喜欢苹果\n你买茶\n他们要狗"
+    assert page.page.locator(".choice[aria-pressed=true]").all_text_contents() == ["2  You buy tea"]
+    for section, selector in (("beam", ".translation"), ("change", ".tokens.target")):
+        page.open(section)
+        assert page.text(selector).removesuffix("END").replace("␣", "") == "你买茶"
+    page.open("translate")
+    page.click("All as one sequence")
+    whole = Translator.load(trained_run)(text, split=False)
+    page.wait_until(lambda: page.page.locator(".translation").all_text_contents() == [whole])
+    page.enter("You buy tea", "translate")
+    assert page.page.locator("#sentences").is_hidden()
+    assert page.page.locator(".translation").all_text_contents() == ["你买茶"]
+
+
+def test_long_sentences_are_marked(page: Page) -> None:
+    page.enter("I love apples\nI love tea and books and dogs and cats and apples and tea", "translate")
+    assert [text.endswith("⚠") for text in page.page.locator(".choice").all_text_contents()] == [False, True, False]
+    assert page.text("#sentences .warning").startswith("A sentence is longer than the longest training source (")
+    page.enter("I love tea and books and dogs and cats and apples and tea", "translate")
+    assert page.page.locator(".choice").count() == 0
+    assert page.page.locator("#sentences .warning").is_visible()
+
+
 def test_translation_shows_alternatives_and_weights_of_a_token(page: Page) -> None:
     assert page.text(".translation") == "我喜欢苹果"
     page.enter("You buy tea", "translate")

@@ -122,6 +122,13 @@ class ParallelTokens:
             longest = rows[order[::-1][:number]]
         return longest
 
+    def longest_source(self) -> int:
+        """Return the number of tokens of the longest source, without EOS."""
+        starts = range(0, len(self), SCAN_ROWS)
+        longest = max(int(np.diff(self.source.offsets[start : start + SCAN_ROWS + 1]).max()) for start in starts)
+        self.release_pages()
+        return longest - 1
+
     def release_pages(self) -> None:
         for ragged in self.columns.values():
             ragged.release_pages()

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.errors import UserError
 from regard.evaluation.bench.harness import Result
+from regard.inspection.fonts import use_fonts
 from regard.runtime import replace_file
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -60,6 +60,6 @@ def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
 
 def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None:
     """Draw the results into a file, atomically."""
-    with replace_file(path) as temporary, mpl.rc_context({"svg.hashsalt": "regard"}):  # reproducible files
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with replace_file(path) as temporary, use_fonts([title, *(result.name for result in results)], path):
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None  # reproducible files
         draw_quality_against_speed(results, title).savefig(temporary, dpi=140, facecolor="white", metadata=metadata)

@@ -46,7 +46,9 @@ class TranslationSystem:
             return cls(text, translator, translator.resolve_settings(settings))
 
     def translate(self, sources: Sequence[str]) -> list[str]:
-        return [best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings)]
+        return [
+            best[0].text.replace("\n", " ") for best in self.translator.hypotheses(sources, self.settings, split=False)
+        ]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ function build() {
   document.documentElement.lang = state.language;
   document.title = `${scene.source} → ${scene.translation}`;
   element("about").textContent = scene.about;
+  element("warning").textContent = scene.warning;
+  element("warning").hidden = !scene.warning;
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);

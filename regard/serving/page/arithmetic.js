@@ -23,8 +23,8 @@ async function show(container, page, signal) {
   container.append(card, toyCard);
   showToyExample(toyCard, strings);
   const model = page.model.name;
-  const { target } = await getTranslation(model, page.text, signal);
-  const { content: overview } = await request("inspect/attention", { model, text: page.text, target }, signal);
+  const { target } = await getTranslation(model, page.sentence, signal);
+  const { content: overview } = await request("inspect/attention", { model, text: page.sentence, target }, signal);
   if (signal.aborted) return;
   const views = new Map(overview.views.map((view) => [view.name, view]));
   if (!views.has(state.name)) {
@@ -38,7 +38,8 @@ async function show(container, page, signal) {
     state.head = Math.min(state.head, view.heads - 1);
     state.query = Math.min(state.query, queries.length - 1);
     const { name, head, query } = state;
-    const packet = await request("inspect/arithmetic", { model, text: page.text, target, name, head, query }, signal);
+    const body = { model, text: page.sentence, target, name, head, query };
+    const packet = await request("inspect/arithmetic", body, signal);
     if (signal.aborted) return;
     const change = (values) => {
       Object.assign(state, values);

@@ -32,7 +32,7 @@ class AttentionSection {
   }
 
   async load() {
-    const heads = await loadHeads(this.page.model.name, this.page.text, this.signal);
+    const heads = await loadHeads(this.page.model.name, this.page.sentence, this.signal);
     if (this.signal.aborted) return;
     this.heads = heads;
     if (!heads.views.some((view) => view.name === state.name)) {
@@ -116,7 +116,7 @@ class AttentionSection {
     if (!container.firstChild) container.append(bar);
     let heads;
     try {
-      heads = await loadHeads(model.name, page.text, signal);
+      heads = await loadHeads(model.name, page.sentence, signal);
     } catch (error) {
       const message = create("p", { class: "error", text: `${model.name}: ${error.message}` });
       if (!signal.aborted) container.replaceChildren(bar, message);

@@ -18,7 +18,8 @@ async function show(container, page, signal) {
   const draw = async () => {
     // alpha has no effect without a length penalty, and the server rejects any value but the default.
     const settings = search.length_penalty === "none" ? { ...search, alpha: 1 } : search;
-    const result = await request("inspect/beam", { model: page.model.name, text: page.text, search: settings }, signal);
+    const body = { model: page.model.name, text: page.sentence, search: settings };
+    const result = await request("inspect/beam", body, signal);
     if (signal.aborted) return;
     const change = (values) => {
       Object.assign(search, values);

@@ -13,12 +13,13 @@ const state = { ...DEFAULTS, factors: {}, text: null, model: null, sentence: nul
 async function show(container, page, signal) {
   const { strings, model } = page;
   if (state.model !== model.name) Object.assign(state, { factors: {}, beam: null, alpha: null });
-  if (state.model !== model.name || state.sentence !== page.text) state.text = page.text;
-  Object.assign(state, { model: model.name, sentence: page.text });
+  if (state.model !== model.name || state.sentence !== page.sentence) state.text = page.sentence;
+  Object.assign(state, { model: model.name, sentence: page.sentence });
   const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
   const controls = create("section", { class: "card" });
   container.append(results, controls);
-  const { translation: original, heads } = await request("inspect/change", { model: model.name, text: page.text }, signal);
+  const body = { model: model.name, text: page.sentence };
+  const { translation: original, heads } = await request("inspect/change", body, signal);
   if (signal.aborted) return;
   const originalLine = createLine(strings.original);
   const changedLine = createLine(strings.changed);
@@ -47,7 +48,7 @@ async function show(container, page, signal) {
     drawSoon();
   };
   const reset = () => {
-    Object.assign(state, DEFAULTS, { factors: {}, text: page.text });
+    Object.assign(state, DEFAULTS, { factors: {}, text: page.sentence });
     page.reload();
   };
   controls.append(

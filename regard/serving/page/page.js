@@ -12,23 +12,28 @@ import { section as positions } from "./positions.js";
 import { browserLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
 import { section as translate } from "./translate.js";
+import { getSentences } from "./translations.js";
 
 // A section is {id, requires, readsText, show}: the model must support one of the sections in `requires`;
 // `show(container, page, signal)` fills the container.
 const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
 const element = (id) => document.getElementById(id);
 
-/** State and functions that the sections share. */
+/** State and functions that the sections share. The sections inspect `sentence`, a sentence of `text`. */
 const page = {
   models: [],
   model: null,
   text: "I love apples",
+  sentence: "",
   language: browserLanguage(),
   strings: pageStringsFor(browserLanguage()),
   reload: () => show(),
   showError: (error) => showError(error),
 };
 let openSection = translate;
+/** Index of the chosen sentence of `text`; WHOLE means the whole text as one sequence. */
+let choice = { text: null, index: 0 };
+const WHOLE = -1;
 let openRequests = new AbortController();
 
 /** Show the open section again, and cancel requests of the previous one. */
@@ -46,12 +51,46 @@ async function show() {
   try {
     const reason = whyUnavailable(openSection) || (openSection.readsText && !page.text.trim() ? page.strings.blank : "");
     if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
-    else await openSection.show(container, page, signal);
+    else {
+      if (openSection.readsText) await splitText(signal);
+      if (!signal.aborted) await openSection.show(container, page, signal);
+    }
   } catch (error) {
     if (signal.aborted) return;
     showError(error);
   }
   if (!signal.aborted) document.documentElement.dataset.ready = openSection.id;
+}
+
+/** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
+async function splitText(signal) {
+  const { text, strings } = page;
+  const { sentences, longest } = await getSentences(page.model.name, text, signal);
+  if (signal.aborted) return;
+  if (choice.text !== text || choice.index >= sentences.length) choice = { text, index: 0 };
+  page.sentence = sentences[choice.index]?.text ?? text.trim();
+  const isUnusual = ({ tokens }) => longest !== null && tokens > longest;
+  const long = sentences.filter((sentence) => isUnusual(sentence) || sentence.divided);
+  const chooser = element("sentences");
+  chooser.replaceChildren();
+  if (sentences.length > 1) {
+    const labels = sentences.map((one, i) => `${i + 1}  ${one.text}${long.includes(one) ? " ⚠" : ""}`);
+    chooser.append(...labels.map(createChoice), createChoice(strings.oneSequence, WHOLE));
+  }
+  if (long.length) {
+    const limit = long.some(isUnusual) ? longest : null;
+    chooser.append(create("p", { class: "warning", text: strings.longSentences(long.length, limit) }));
+  }
+  chooser.hidden = !chooser.children.length;
+}
+
+function createChoice(label, index) {
+  const select = () => {
+    choice.index = index;
+    show();
+  };
+  const isChosen = String(index === choice.index);
+  return create("button", { class: "choice", text: label, "aria-pressed": isChosen, on: { click: select } });
 }
 
 /** Return why the model does not support a section, or an empty string if it does. */
@@ -84,6 +123,7 @@ function updateFrame() {
   }
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
+  element("sentences").hidden = true;
   element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
   document.title = `regard · ${strings.sections[openSection.id]}`;
 }

@@ -14,7 +14,15 @@ const STRINGS = {
       image: "Image",
     },
     translateButton: "Translate",
-    sentence: "Sentence to translate",
+    sentence: "Text to translate",
+    sentences: "Sentences",
+    oneSequence: "All as one sequence",
+    wholeTranslation: "Whole text",
+    longSentences: (count, longest) => {
+      const subject = count === 1 ? "A sentence is" : `${count} sentences are`;
+      const limit = longest === null ? "than the model can read" : `than the longest training source (${longest} tokens)`;
+      return `${subject} longer ${limit}; the translation may be incomplete.`;
+    },
     model: "Model",
     apiKey: "API key",
     unlock: "Unlock",
@@ -159,7 +167,12 @@ const STRINGS = {
       image: "图像",
     },
     translateButton: "翻译",
-    sentence: "待翻译的句子",
+    sentence: "待翻译的文本",
+    sentences: "句子",
+    oneSequence: "整段作为一个序列",
+    wholeTranslation: "全文译文",
+    longSentences: (count, longest) =>
+      `${count} 个句子超过${longest === null ? "模型的长度上限" : `最长的训练句子（${longest} 个词元）`}，译文可能不完整。`,
     model: "模型",
     apiKey: "API 密钥",
     unlock: "解锁",

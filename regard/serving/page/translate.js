@@ -1,5 +1,6 @@
-// Section "translate": the best translations, and the alignment of their tokens.
+// Section "translate": the translation of the text; of the chosen sentence, the best translations and their alignment.
 
+import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { create } from "./dom.js";
@@ -11,9 +12,11 @@ export const section = { id: "translate", requires: ["translate"], readsText: tr
 
 async function show(container, page, signal) {
   const { strings, model } = page;
+  if (page.sentence !== page.text.trim()) await showWhole(container, page, signal);
+  if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
-  const { source, hypotheses } = await getTranslation(model.name, page.text, signal);
+  const { source, hypotheses } = await getTranslation(model.name, page.sentence, signal);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
@@ -34,6 +37,15 @@ async function show(container, page, signal) {
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
   select(hypotheses[0]);
+}
+
+/** Show the translation of all sentences of the text. */
+async function showWhole(container, { strings, model, text }, signal) {
+  const { texts } = await request("translate", { model: model.name, texts: text }, signal);
+  if (signal.aborted) return;
+  container.append(create("section", { class: "card" },
+    create("h2", { text: strings.wholeTranslation }),
+    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text })));
 }
 
 /** Show source and target tokens; pointing at one shows its weights and probability. */

@@ -1,28 +1,41 @@
-// Translations of the current sentence, cached so that sections share them.
+// Sentences of the current text and their translations, cached so that sections share them.
 
 import { request } from "./api.js";
 import { makeMap } from "./maps.js";
 import { sliceArray } from "./packet.js";
 
 const CACHE_SIZE = 12;
-const cache = new Map();
+const translations = new Map();
+const sentences = new Map();
+
+/** Return {sentences: [{text, tokens, divided}], longest}; `longest` are the tokens of the longest training source. */
+export function getSentences(model, text, signal) {
+  return cached(sentences, [model, text], () => request("inspect/sentences", { model, text }, signal));
+}
 
 /**
  * Return {source, hypotheses: [{text, score, tokens, labels, probabilities, map}], target}. `target` are the tokens of
  * the best hypothesis. `map` is the alignment; it is undefined for engines without attention weights.
  */
-export async function getTranslation(model, text, signal) {
-  const key = JSON.stringify([model, text]);
-  if (!cache.has(key)) {
+export function getTranslation(model, text, signal) {
+  return cached(translations, [model, text], async () => {
     const { content, arrays } = await request("inspect/translation", { model, text, n_best: 4 }, signal);
     content.hypotheses.forEach((hypothesis, number) => {
       const alignment = arrays[`alignment${number}`];
       hypothesis.map = alignment && arrayToMap(alignment);
     });
-    cache.set(key, { ...content, target: content.hypotheses[0].tokens });
+    return { ...content, target: content.hypotheses[0].tokens };
+  });
+}
+
+/** Return the value of a key; load and store it if it is missing. */
+async function cached(cache, key, load) {
+  const name = JSON.stringify(key);
+  if (!cache.has(name)) {
+    cache.set(name, await load());
     if (cache.size > CACHE_SIZE) cache.delete(cache.keys().next().value);
   }
-  return cache.get(key);
+  return cache.get(name);
 }
 
 /** Convert an array, or one element of it, to a map. */

@@ -35,7 +35,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention)[0]
+    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
     source = [*readable_labels(hypotheses[0].source_subwords), "END"]
     arrays: Arrays = {}
     if has_attention:
@@ -118,7 +118,9 @@ def view_beam(translator: Translator, settings: DecodingSettings, request: dict[
     check_not_blank(request["text"])
     model, is_search = translator.model, isinstance(settings, SearchSettings)
     all_candidates = settings if is_search else settings.changed(n_best=settings.candidates)
-    hypotheses = translator.hypotheses([request["text"]], all_candidates, trees=is_search, snapshots=not is_search)[0]
+    hypotheses = translator.hypotheses(
+        [request["text"]], all_candidates, trees=is_search, snapshots=not is_search, split=False
+    )[0]
     best = hypotheses[0]
     return {
         "text": best.text,
@@ -135,7 +137,7 @@ def view_change(translator: Translator, settings: DecodingSettings, request: dic
     check_not_blank(request["text"])
     model = translator.model
     with scale_heads(model, request["factors"]), scale_scores(model, request["sharpness"]):
-        best = translator.hypotheses([request["text"]], settings)[0][0]
+        best = translator.hypotheses([request["text"]], settings, split=False)[0][0]
     heads = {name: attention.heads for name, attention in find_attentions(model).items()}
     return {"translation": _hypothesis(best), "heads": heads}
 

@@ -46,6 +46,12 @@ def test_the_starts_of_joined_translations_are_correct(text: str, data: st.DataO
     ] == translations
 
 
+@given(TEXTS)
+def test_joining_the_sentences_themselves_gives_the_text(text: str) -> None:
+    split = split_sentences(text, lambda sentence: len(sentence) <= 5)
+    assert split.join([sentence.text for sentence in split.sentences]) == text
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -60,6 +66,27 @@ def test_the_starts_of_joined_translations_are_correct(text: str, data: st.DataO
         ("我喜欢苹果。你呢？他说：“好。”然后走了。", ["我喜欢苹果。", "你呢？", "他说：“好。”", "然后走了。"]),
         ("first line\nsecond line\n\nthird", ["first line", "second line", "third"]),
         ("Das kostet z.B. 5 Euro. Gut.", ["Das kostet z.B. 5 Euro.", "Gut."]),
+        ("She can swim. I love apples.", ["She can swim.", "I love apples."]),
+        ("she can swim. i love apples.", ["she can swim.", "i love apples."]),
+        ('"Stop!" he said. “Why?” she asked.', ['"Stop!" he said.', "“Why?” she asked."]),
+        ("Wait… what? He… left. Yes… No", ["Wait… what?", "He… left.", "Yes…", "No"]),
+        (
+            "I said no. See No. 5. In Dec. 2020. In Dec. He",
+            ["I said no.", "See No. 5.", "In Dec. 2020.", "In Dec.", "He"],
+        ),
+        ("So do I. By J. R. Smith. The U.S. Senate.", ["So do I.", "By J. R. Smith.", "The U.S. Senate."]),
+        ("It opens at 5 p.m. She left. In 1990. OK", ["It opens at 5 p.m.", "She left.", "In 1990.", "OK"]),
+        (
+            "Am 5. Mai kam er. Der 1. Weltkrieg. Ich habe 5. Gut",
+            ["Am 5. Mai kam er.", "Der 1. Weltkrieg.", "Ich habe 5.", "Gut"],
+        ),
+        ("1. Introduction. 2.1. Methods.", ["1. Introduction.", "2.1. Methods."]),
+        ("...... Yes! ?! No", ["...... Yes!", "?! No"]),
+        ("Really?! Yes!!! ok", ["Really?!", "Yes!!!", "ok"]),
+        ("你好!我是王芳.你呢?", ["你好!", "我是王芳.", "你呢?"]),
+        ("圆周率是３．１４．好。 iPhone好！", ["圆周率是３．１４．", "好。", "iPhone好！"]),
+        ("他说……走了。“走吧！”他说。", ["他说……走了。", "“走吧！”", "他说。"]),
+        ("क्या? हाँ। नहीं।", ["क्या?", "हाँ।", "नहीं।"]),
     ],
 )
 def test_sentence_ends(text: str, sentences: list[str]) -> None:
@@ -74,6 +101,9 @@ def test_sentence_ends(text: str, sentences: list[str]) -> None:
         ("One.  Two.", ["一。", "二。"], "一。  二。"),
         (" One.\n\tTwo. ", ["Eins.", "Zwei."], " Eins.\n\tZwei. "),
         ("One. Two.", ["一。", "Two."], "一。 Two."),
+        ("One. Two.", ["하나.", "둘."], "하나. 둘."),
+        ("你好!我来了.", ["Hello!", "Here I am."], "Hello! Here I am."),
+        ("One. Two.", ["用iPhone。", "“二”。"], "用iPhone。“二”。"),
     ],
 )
 def test_spacing_follows_the_text_and_the_script(text: str, translations: list[str], joined: str) -> None:

@@ -124,7 +124,8 @@ class TranslationTask(Task[TextBatch]):
         for reason, number in data.skipped.items():
             progress.print(f"skipped: {counted(number, 'pair')} with {reason}; see {data.folder / SKIPPED}")
         progress.print(describe_model(model, device))
-        task = cls(Translator(model, vocabularies, languages), data, recipe, device)
+        translator = Translator(model, vocabularies, languages, longest_source=data.train.longest_source())
+        task = cls(translator, data, recipe, device)
         task.report(progress)
         return task
 
@@ -230,7 +231,7 @@ class TranslationTask(Task[TextBatch]):
         if pairs:
             translator = self._translator(model)
             with use_prepacked(model):
-                hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search)
+                hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search, split=False)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
             tokenisation = tokenisation_for(translator.languages[1])
             scores["bleu"] = bleu(translations, references, tokenisation).value
@@ -254,7 +255,8 @@ class TranslationTask(Task[TextBatch]):
         self._translator(model).save(folder)
 
     def _translator(self, model: Any) -> Translator:
-        return Translator(model, self.translator.vocabularies, self.translator.languages)
+        own = self.translator
+        return Translator(model, own.vocabularies, own.languages, longest_source=own.longest_source)
 
 
 def _collate_plan(
