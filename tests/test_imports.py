@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
         "attention": "ops errors config",
         "layers": "attention ops errors config",
         "models": "layers attention ops errors config",
-        "data": "errors config",
+        "data": "runtime errors config",
         "decoding": "models layers attention ops errors config",
         "inspection": "models layers attention runtime errors",
         "pipelines": "decoding data models attention ops runtime errors",

@@ -1,6 +1,5 @@
 """Configuration of the server."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from regard.config import Settings
+from regard.runtime import available_cpus
 from regard.serving.messages import LoadRequest
 
 
@@ -56,7 +56,6 @@ def split_cores(models: int) -> tuple[int, int]:
     Two workers with half of the threads each have a higher throughput than one worker with all threads, because one
     computes while the other communicates. More workers would mainly need more memory.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores_per_model = max(1, cores // models)
+    cores_per_model = max(1, available_cpus() // models)
     workers = min(2, cores_per_model)
     return workers, cores_per_model // workers

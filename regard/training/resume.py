@@ -30,6 +30,7 @@ CHANGEABLE = (
     "training.sharding",
     "training.patience",
     "training.workers",
+    "training.threads",
 )
 """Settings that may change when a run is resumed."""
 

@@ -64,7 +64,7 @@ def load_recipe(
 
 
 def check_groups(kind: str, values: Mapping[str, Any], where: str) -> None:
-    """Check that a recipe contains no group, and no key of `objective`, that only other kinds of model have.
+    """Check that a recipe contains no group and no key that only other kinds of model have.
 
     Raises:
         UserError: it contains one.
@@ -72,7 +72,7 @@ def check_groups(kind: str, values: Mapping[str, Any], where: str) -> None:
     own = task_of(kind).recipe_type
     for group, keys in values.items():
         names: list[tuple[str, ...]] = [(group,)]
-        if group == "objective" and isinstance(keys, Mapping):
+        if isinstance(keys, Mapping):
             names += [(group, key) for key in keys]
         for name in names:
             others = [other for other, task in TASKS.items() if _has(task.recipe_type, *name)]
