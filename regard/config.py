@@ -68,6 +68,9 @@ def _explain(error: ValidationError, settings: type[Settings]) -> str:
     if kind == "value_error":  # raised by a validator of the settings, which may concern several keys
         return (f"{key}: " if key else "") + str(first["ctx"]["error"])
     expected = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    if kind in ("model_type", "dict_type"):
+        meaning = f" ({field.description})" if field and field.description else ""
+        expected = f"input should be a group of keys and values{meaning}"
     if field and (too_short or kind in ("tuple_type", "too_long")):
         expected = _describe_list(field) or expected
     return f"{key}: {expected}, found {_shorten(repr(first['input']))}"

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -42,6 +42,37 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
     return device
+
+
+def available_cpus(root: Path = Path("/")) -> int:
+    """Return the number of CPUs that this process may use, by its CPU affinity and the CPU quotas of its cgroups.
+
+    Args:
+        root: Folder that contains proc and sys.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cpus, *map(int, _cpu_quotas(root))]))
+
+
+def _cpu_quotas(root: Path) -> Iterator[float]:
+    """Yield the CPU quotas of the cgroups of this process and of all groups around them, in CPUs."""
+    try:
+        entries = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        return
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        home = root / "sys/fs/cgroup"
+        if controllers:  # version 1
+            home /= controllers
+        group = home / path.lstrip("/")
+        while group.is_relative_to(home):
+            for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+                with suppress(OSError, ValueError):  # there is no quota, or it is "max"
+                    quota, period = map(int, " ".join((group / name).read_text() for name in names).split())
+                    if quota > 0:
+                        yield quota / period
+            group = group.parent
 
 
 def import_optional(module: str, extra: str) -> Any:

@@ -229,8 +229,8 @@ def fork(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
     """Start `regard ...` in a forked process, which is faster but has no standard input."""
     started: list[Forked] = []
 
-    def start(*words: object) -> Forked:
-        started.append(Forked([*map(str, words)], tmp_path, {"PYTHONUTF8": "1"}))
+    def start(*words: object, prepare: Callable[[], object] | None = None) -> Forked:
+        started.append(Forked([*map(str, words)], tmp_path, {"PYTHONUTF8": "1"}, prepare))
         return started[-1]
 
     yield start

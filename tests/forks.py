@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -17,7 +17,13 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.forks_imports"])
 
 
-def run_regard(words: list[str], folder: Path, environment: Mapping[str, str], pipes: list[Connection]) -> None:
+def run_regard(
+    words: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    pipes: list[Connection],
+    prepare: Callable[[], object] | None,
+) -> None:
     """Run `regard WORDS...` in a folder, with pipes as standard output and error. Target of a forked process."""
     from regard.cli import main
 
@@ -29,6 +35,8 @@ def run_regard(words: list[str], folder: Path, environment: Mapping[str, str], p
     os.chdir(folder)
     os.environ.update(environment)
     sys.argv = ["regard", *words]
+    if prepare is not None:
+        prepare()
     code = None
     try:
         main()
@@ -38,12 +46,27 @@ def run_regard(words: list[str], folder: Path, environment: Mapping[str, str], p
 
 
 class Forked:
-    """`regard ...` in a forked process, with a part of the interface of `subprocess.Popen`."""
+    """`regard ...` in a forked process, with a part of the interface of `subprocess.Popen`.
 
-    def __init__(self, words: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    Args:
+        words: Arguments of the command.
+        folder: Working directory.
+        environment: Further environment variables.
+        prepare: Called in the process before the command, for example to end it at a certain point.
+    """
+
+    def __init__(
+        self,
+        words: list[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], object] | None = None,
+    ) -> None:
         pipes = [FORKS.Pipe(duplex=False) for _ in range(2)]
         writers = [writer for _, writer in pipes]
-        self._process = FORKS.Process(target=run_regard, args=(words, folder, environment or {}, writers), daemon=False)
+        self._process = FORKS.Process(
+            target=run_regard, args=(words, folder, environment or {}, writers, prepare), daemon=False
+        )
         self._process.start()
         for writer in writers:
             writer.close()

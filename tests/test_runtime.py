@@ -8,7 +8,15 @@ import pytest
 from rich.console import Console
 
 from regard.errors import UserError
-from regard.runtime import Interrupted, Interruptions, LineProgress, import_optional, prefetch, replace_text_file
+from regard.runtime import (
+    Interrupted,
+    Interruptions,
+    LineProgress,
+    available_cpus,
+    import_optional,
+    prefetch,
+    replace_text_file,
+)
 
 
 def test_deferred_interruption_waits_for_the_end_of_the_block() -> None:
@@ -101,3 +109,45 @@ def test_prefetched_results_keep_their_order_and_few_are_computed_ahead() -> Non
     assert next(results) == 0
     assert len(started) <= 4
     assert list(results) == [number**2 for number in range(1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({}, 64),  # not on Linux
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, 64),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "350000 100000\n"}, 3),  # of an outer group
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "12800000 100000\n"}, 64),
+        (
+            {
+                "proc/self/cgroup": "3:cpuset:/\n1:cpu,cpuacct:/docker/1:2\n",  # the path of the host
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            4,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",  # no quota
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            64,
+        ),
+    ],
+)
+def test_cpus_are_limited_by_the_quotas_of_cgroups(
+    files: dict[str, str], cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert available_cpus(tmp_path) == cpus
+
+
+def test_cpus_are_limited_by_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5, 7}, raising=False)
+    assert available_cpus(tmp_path) == 3

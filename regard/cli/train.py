@@ -33,9 +33,15 @@ def train(
             raise UserError(f"train needs a recipe (a YAML file or one of {built_in}), --src and --tgt, or --data")
         if out is None:
             raise UserError("train needs --out, the folder for the run")
-        files = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
-        files |= {"images": data, "valid": valid}
-        given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items() if path is not None}
+        text = {"source": src, "target": tgt, "valid_source": valid_src, "valid_target": valid_tgt}
+        images = {"images": data, "valid": valid}
+        if any(text.values()) and any(images.values()):
+            raise UserError(
+                "--src, --tgt, --valid-src and --valid-tgt are text for translators, --data and --valid are images; "
+                "give only one kind"
+            )
+        files = {key: path for key, path in (text | images).items() if path is not None}
+        given: dict[str, Any] = {f"data.{key}": str(path) for key, path in files.items()}
         if init_from is not None:
             given["init.from"] = str(init_from)
         if src is not None and recipe is not None:

@@ -1,6 +1,5 @@
 """Configuration of the server."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from regard.config import Settings
+from regard.runtime import available_cpus
 from regard.serving.messages import LoadRequest
 
 
@@ -66,5 +66,4 @@ def split_cores(models: int) -> tuple[int, int]:
     computes while the other communicates. One of them is always available for short jobs; see `Batcher`. More workers
     would mainly need more memory.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 2, max(1, cores // (2 * models))
+    return 2, max(1, available_cpus() // (2 * models))

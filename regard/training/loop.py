@@ -26,6 +26,9 @@ from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.state import DataShard, Positioned, TrainingState
 from regard.training.task import B, DivergedError, LossSum, Step, Task
 
+EARLY_LOGS = (1, 2, 5, 10, 20)
+"""Steps that are logged if the interval is longer, so that a new run shows its loss and speed within seconds."""
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -115,9 +118,10 @@ class TrainingLoop(Generic[B]):
                 self.save()
             while not training.is_over(state.step, state.stale):
                 norm = self.take_step(batches)
-                if any(map(self._due, (self.optim.max_skips, training.log_every, training.validate_every))):
+                log_due = self._log_due()
+                if log_due or any(map(self._due, (self.optim.max_skips, training.validate_every))):
                     self.report_skipped_steps()
-                if self._due(training.log_every):
+                if log_due:
                     self.log(norm)
                 if self._due(training.validate_every):
                     self.validate()
@@ -146,6 +150,10 @@ class TrainingLoop(Generic[B]):
     def _due(self, every: int) -> bool:
         """Return whether an action with this interval is due; at the last step every action is."""
         return self.state.step % every == 0 or self.state.step == self.training.steps
+
+    def _log_due(self) -> bool:
+        step, every = self.state.step, self.training.log_every
+        return self._due(every) or (step in EARLY_LOGS and step < every)
 
     def _save_if_due(self, interruptions: Interruptions) -> None:
         state, training = self.state, self.training

@@ -51,7 +51,6 @@ LINE: dict[str, Any] = {"linewidth": 1.4}
 DOTS: dict[str, Any] = {"linewidth": 1.2, "linestyle": "--", "marker": "o", "markersize": 4}
 SQUARES = DOTS | {"linestyle": ":", "marker": "s"}
 TICKS: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 9}
-LOSSES = (Curve("training", ("loss",), LINE), Curve("validation", ("validation", "loss"), DOTS))
 SCORES = (
     Curve("BLEU", ("validation", "bleu"), DOTS),
     Curve("chrF", ("validation", "chrf"), SQUARES),
@@ -60,7 +59,9 @@ SCORES = (
 )
 SPEEDS = (Curve("tokens", ("tokens_per_second",), LINE), Curve("images", ("images_per_second",), LINE))
 PANELS = (
-    Panel("loss", LOSSES, events=True),
+    # In separate panels, because only the training loss includes label smoothing, dropout and auxiliary losses.
+    Panel("training loss", (Curve("", ("loss",), LINE),), events=True),
+    Panel("validation loss", (Curve("", ("validation", "loss"), DOTS),)),
     Panel("score", SCORES),
     Panel("learning rate", (Curve("", ("lr",), LINE),)),
     Panel("gradient norm", (Curve("", ("gradient_norm",), LINE),), "log"),

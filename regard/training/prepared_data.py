@@ -20,6 +20,13 @@ Fingerprints = dict[str, Any]
 T = TypeVar("T")
 
 
+def require_paths(paths: Mapping[str, Path | None]) -> None:
+    """Check that the data of a new run exists; `paths` contains it by the option that gives it."""
+    for option, path in paths.items():
+        if path is not None and not path.exists():
+            raise UserError(f"{path}: no such file or folder; give the data with {option}")
+
+
 def read_fingerprints(folder: Path, **further: type) -> Fingerprints:
     """Read the fingerprints of the data in a folder, which must contain `further` keys with values of these types."""
     path = folder / FINGERPRINTS

@@ -43,8 +43,7 @@ class Progress(ProgressBar):
         super().__init__("step {task.completed}/{task.total}", steps, console=console or OutputConsole())
         self.unit = unit
         self.steps = steps
-        self.start_time = time.perf_counter()
-        self.first_step = 0
+        self.first_report: tuple[int, float] | None = None  # step and time
 
     def track(self, items: Iterable[T], what: str) -> Iterator[T]:
         """Iterate over pairs and print from time to time how many have been read."""
@@ -67,16 +66,23 @@ class Progress(ProgressBar):
         return report
 
     def resume(self, step: int) -> None:
-        """Print the step from which the run resumes; the remaining time is estimated from later steps alone."""
+        """Print the step from which the run resumes."""
         self.print(f"resuming from step {step}" if step else "starting again, because no checkpoint was saved")
-        self.first_step, self.start_time = step, time.perf_counter()
 
     def step(self, step: int, report: dict[str, float]) -> None:
         speed = f"{report[f'{self.unit}_per_second']:,.0f} {self.unit}/s"
         text = f"loss {report['loss']:.3f}  {speed}  lr {report['lr']:.2e}"
         if not self.update(step, text):
-            per_step = (time.perf_counter() - self.start_time) / (step - self.first_step)
-            self.print(f"step {step}/{self.steps}  {text}  {per_step * (self.steps - step):.0f} s left")
+            self.print(f"step {step}/{self.steps}  {text}{self._remaining(step)}")
+
+    def _remaining(self, step: int) -> str:
+        """Estimate the remaining time from the steps since the first report, before which programs may be compiled."""
+        now = time.perf_counter()
+        if self.first_report is None:
+            self.first_report = step, now
+            return ""
+        first, start = self.first_report
+        return f"  {(now - start) / (step - first) * (self.steps - step):.0f} s left"
 
     def validated(self, step: int, scores: dict[str, float], samples: Sequence[Sample] = ()) -> None:
         shown = {name: value for name, value in scores.items() if name != "score"}

@@ -54,11 +54,14 @@ class TrainingSettings(Settings):
 
     steps: int = Field(10_000, gt=0, description="number of optimiser steps")
     validate_every: int = Field(1000, gt=0, description="steps between validations")
-    log_every: int = Field(50, gt=0, description="steps between lines of the metrics log")
+    log_every: int = Field(50, gt=0, description="steps between lines of the metrics log; the first ones follow sooner")
     checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a run resumes")
     keep_checkpoints: int = Field(2, gt=0, description="number of checkpoints to keep")
     seed: int = Field(1, description="seed of weights, dropout and the order of the data")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    threads: int | None = Field(
+        None, gt=0, le=1024, description="CPU threads; default: one for each CPU that the process may use"
+    )
     workers: int = Field(0, ge=0, le=64, description="processes that prepare batches; 0: a thread")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     compile: bool = Field(
@@ -252,5 +255,7 @@ def _set_value(values: dict[str, Any], key: str, value: Any, where: str) -> None
             values[group] = {}
         values = values[group]
         if not isinstance(values, dict):
-            raise UserError(f"{where}: {group} is a value, not a group of keys")
+            raise UserError(
+                f"{where}: {group} must be a group of keys and values, such as {group}: {{{name}: {value}}}"
+            )
     values[name] = value

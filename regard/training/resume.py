@@ -33,6 +33,7 @@ CHANGEABLE = (
     "training.sharding",
     "training.patience",
     "training.workers",
+    "training.threads",
 )
 """Settings that may change when a run is resumed."""
 FIRST = ("model.kind", "training.task")

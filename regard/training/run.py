@@ -12,7 +12,7 @@ from rich.console import Console
 
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
-from regard.runtime import Interruptions
+from regard.runtime import Interruptions, available_cpus
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_accumulation, join_processes
 from regard.training.loop import RunResult, TrainingLoop
@@ -56,6 +56,7 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
         console = None if processes.main else Console(quiet=True)
         progress = Progress(recipe.training.steps, console, task_of(recipe).unit)
         torch.manual_seed(recipe.training.seed)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         created = processes.on_main(lambda: _claim(out, stack))
         run = Run(recipe, out, progress, stack.enter_context(Interruptions()), processes)
         resumed = processes.on_main(lambda: is_run(out))
@@ -95,7 +96,8 @@ class Run:
 
     def begin(self) -> None:
         """Prepare the run folder, the data and a new model."""
-        self.recipe = self.processes.on_main(self._load_initial_model).resolve(self.processes.device)
+        self.recipe = self.processes.on_main(self._complete_recipe).resolve(self.processes.device)
+        self._set_threads()
         self.task = self.processes.main_first(self._create, self._open_after_main)
 
     def resume(self) -> RunResult | None:
@@ -103,6 +105,7 @@ class Run:
         self.recipe, self.checkpoint = self.processes.on_main(self._load_checkpoint)
         if self.checkpoint is not None and (result := self._finished_result(self.checkpoint)):
             return result
+        self._set_threads()
         self.task = self.processes.main_first(self._reopen, self._open_after_main)
         self.progress.resume(0 if self.checkpoint is None else self.checkpoint.step)
         return None
@@ -114,13 +117,23 @@ class Run:
         with self.progress:
             return loop.run(self.interruptions, self.checkpoint)
 
+    def _set_threads(self) -> None:
+        """Set the number of CPU threads. On a CPU the run keeps it, because the order of sums depends on it."""
+        training, on_cpu = self.recipe.training, self.processes.device.type == "cpu"
+        threads = training.threads or default_threads()
+        torch.set_num_threads(threads)
+        self.recipe = self.recipe.changed(
+            training=training.model_dump() | {"threads": threads if on_cpu else training.threads}
+        )
+
     # Steps of `begin`
 
-    def _load_initial_model(self) -> Recipe:
-        if self.recipe.init.folder is None:
-            return self.recipe
-        self.initial = self.task_type.load_initial_model(self.recipe)
-        completed: Recipe = self.initial.recipe
+    def _complete_recipe(self) -> Recipe:
+        """Return the recipe with what the initial model and the data determine."""
+        if self.recipe.init.folder is not None:
+            self.initial = self.task_type.load_initial_model(self.recipe)
+        recipe = self.recipe if self.initial is None else self.initial.recipe
+        completed: Recipe = self.task_type.complete_recipe(recipe, self.progress)
         return completed
 
     def _create(self) -> Task[Any]:
@@ -166,6 +179,8 @@ class Run:
         recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
         if recipe.kind == old.kind and type(recipe) is type(old):
             recipe = recipe.resolve_resumed(old, self.out)
+            threads = recipe.training.threads or old.training.threads
+            recipe = recipe.changed(training=recipe.training.model_dump() | {"threads": threads})
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
         check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
         return recipe, checkpoint
@@ -193,6 +208,17 @@ class Run:
             write_recipe(self.out, self.recipe, task)
             rewind(self.out, 0 if self.checkpoint is None else self.checkpoint.step)
         return task
+
+
+def default_threads() -> int:
+    """Return the number of CPU threads of a process: that of torch, but no more than it has CPUs.
+
+    OMP_NUM_THREADS and MKL_NUM_THREADS, from which torch takes its number, are not limited.
+    """
+    if {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & os.environ.keys():
+        return torch.get_num_threads()
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return max(1, min(torch.get_num_threads(), available_cpus() // processes))
 
 
 def _claim(out: Path, stack: ExitStack) -> list[Path]:

@@ -116,7 +116,7 @@ class _StepClock(Progress):
     def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, groups: int) -> None:
         super().__init__(NEVER, Console(quiet=True), timing.unit)
         self.timing, self.pace, self.device, self.seconds, self.groups = timing, pace, device, seconds, groups
-        self.last = self.start_time
+        self.last = self.start_time = time.perf_counter()
         self.warm_up_seconds = 0.0
         self.peak = self.allocated = 0.0
 

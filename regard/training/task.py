@@ -90,6 +90,11 @@ class Task(ABC, Generic[B]):
         raise NotImplementedError
 
     @classmethod
+    def complete_recipe(cls, recipe: Any, progress: Progress) -> Any:
+        """Return the recipe of a new run, completed with settings that are not given but follow from the data."""
+        return recipe
+
+    @classmethod
     def prepare_data(cls, folder: Path, recipe: Any, progress: Progress, initial: InitialModel | None) -> None:
         """Read the data that the recipe names and store it in an empty folder, together with fingerprints.json.
 

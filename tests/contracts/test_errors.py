@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Path) -> Path:
     (tmp_path / "latin.en").write_bytes(b"".join([*lines[:6], b"caf\xe9\n", *lines[7:]]))
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
     (tmp_path / "broken.yaml").write_text("optim: [1,\n")
+    (tmp_path / "five.yaml").write_text("data: 5\n")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
     (tmp_path / "group.yaml").write_text("dta: {builtin: en-zh}\ntraining: {steps: 1}\n")
     (tmp_path / "typo.yaml").write_text("data: {builtin: en-zh}\noptim: {learnrate: 1}\n")
@@ -69,12 +70,18 @@ def changed(*changes: str) -> tuple[str, ...]:
 
 # Arguments of a command, and parts of its error message.
 INVALID_TRAINING = {
-    "source is missing": (train("--src", "no.en", "--tgt", "good.zh"), ["no.en", "does not exist"]),
-    "target is missing": (train("--src", "good.en", "--tgt", "no.zh"), ["no.zh", "does not exist"]),
-    "validation is missing": (train(*FILES, "--valid-src", "no.en", "--valid-tgt", "good.zh"), ["no.en"]),
+    "source is missing": (
+        train("--src", "no.en", "--tgt", "good.zh"),
+        ["no.en: no such file or folder; give the data with --src"],
+    ),
+    "target is missing": (train("--src", "good.en", "--tgt", "no.zh"), ["no.zh: no such file", "with --tgt"]),
+    "validation is missing": (
+        train(*FILES, "--valid-src", "no.en", "--valid-tgt", "good.zh"),
+        ["no.en", "--valid-src"],
+    ),
     "different lengths": (train("--src", "good.en", "--tgt", "short.zh"), ["good.en has 500", "short.zh has 3"]),
     "empty corpus": (train("--src", "empty.en", "--tgt", "empty.zh"), ["empty.en", "contains no pairs"]),
-    "blank corpus": (train("--src", "blank.en", "--tgt", "blank.zh"), ["empty"]),
+    "blank corpus": (train("--src", "blank.en", "--tgt", "blank.zh"), ["blank.en: all 20 pairs have an empty side"]),
     "blank validation": (
         (*changed("tokenizer.size=300"), "--valid-src", "blank.en", "--valid-tgt", "blank.zh"),
         ["none of the 20 validation pairs"],
@@ -83,7 +90,10 @@ INVALID_TRAINING = {
         changed("data.max_length=2", "tokenizer.size=300"),
         ["no training pair", "max_length=2"],
     ),
-    "too few to hold out": (train("--src", "few.en", "--tgt", "short.zh"), ["few.en", "3 pairs", "valid_source"]),
+    "too few to hold out": (
+        train("--src", "few.en", "--tgt", "short.zh"),
+        ["few.en: 3 pairs with 3 different sources", "valid_source"],
+    ),
     "invalid utf-8": (train("--src", "latin.en", "--tgt", "good.zh"), ["latin.en, line 7", "UTF-8"]),
     "no target": (train("--src", "good.en"), ["good.en", ".tsv or .jsonl"]),
     "folder instead of a file": (train("--src", "full", "--tgt", "good.zh"), ["full is a directory"]),
@@ -91,6 +101,16 @@ INVALID_TRAINING = {
     "validation of the builtin": (train("demo", "--valid-src", "good.en"), ["builtin en-zh"]),
     "valid target alone": (train(*FILES, "--valid-tgt", "good.zh"), ["valid_target needs valid_source"]),
     "nothing to train on": (train(), ["recipe", "demo", "--src"]),
+    "text and images": (train(*FILES, "--data", "full"), ["--src", "text", "--data", "images", "only one kind"]),
+    "targets and images": (train("--tgt", "good.zh", "--data", "full"), ["--tgt", "--data", "only one kind"]),
+    "text for an image model": (train("mnist", *FILES), ["data.source is for model.kind=transformer or nat, not vit"]),
+    "images for a translator": (
+        train("demo", "--data", "full"),
+        ["data.images is for model.kind=vit or swin or croco"],
+    ),
+    "recipe of images without data": (train("mnist"), ["mnist: no such file or folder; give the data with --data"]),
+    "recipe of text without data": (train("multi30k-en-de"), ["train.en.gz: no such file", "give the data with --src"]),
+    "images are missing": (train("--data", "no"), ["no: no such file or folder; give the data with --data"]),
     "no --out": (("train", *FILES), ["--out"]),
     "unknown key": (changed("optim.learnrate=1"), ["unknown key optim.learnrate; did you mean optim.lr?"]),
     "unknown model key": (changed("model.dropot=0.3"), ["unknown key model.dropot; did you mean model.dropout?"]),
@@ -106,8 +126,13 @@ INVALID_TRAINING = {
     "number out of range": (changed("training.steps=0"), ["training.steps", "greater than 0", "found 0"]),
     "fraction for a count": (changed("training.steps=1.5"), ["training.steps", "integer", "1.5"]),
     "unknown choice": (changed("optim.schedule=linear"), ["optim.schedule", "'noam'", "'linear'"]),
-    "value for a group": (changed("optim=3"), ["optim", "found 3"]),
-    "value for the model": (changed("model=3"), ["model", "found 3"]),
+    "value for a group": (changed("optim=3"), ["optim: input should be a group of keys and values, found 3"]),
+    "value for the model": (changed("model=3"), ["model: input should be a group", "preset (tiny", "found 3"]),
+    "value for the data": (
+        train("five.yaml"),
+        ["five.yaml: data: input should be a group of keys and values (the corpus: source and target, or builtin)"],
+    ),
+    "file for a value": (train("five.yaml", *FILES), ["five.yaml: data must be a group", "data: {source: good.en}"]),
     "key below a value": (changed("optim.lr=1", "optim.lr.x=3"), ["--set optim.lr.x=3", "lr"]),
     "unknown preset": (changed("model.preset=gigantic"), ["model.preset", "tiny, small, base, big"]),
     "list for a preset": (changed("model.preset=[1]"), ["model.preset"]),

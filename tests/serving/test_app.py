@@ -180,7 +180,7 @@ def test_unknown_paths_and_methods_have_the_same_error_format(client: TestClient
     assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (404, {"error": "Not Found"})
     wrong_method = client.get("/translate")
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
-    assert client.get("/docs").status_code == 404
+    assert client.get("/redoc").status_code == 404
     assert client.get("/openapi.json").status_code == 200
 
 

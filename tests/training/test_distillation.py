@@ -3,10 +3,11 @@
 import gzip
 import hashlib
 import json
+import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from regard.data.text.readers import read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator
+from regard.runtime import LineProgress
 from regard.training import distillation
 from regard.training.distillation import Corpus, Distillation, distill
 from tests.conftest import SMALL, Command, settings_of
@@ -205,6 +207,17 @@ def test_resumed_output_is_byte_identical(
         assert list(found["files"].values()) == list(note["files"].values())
 
 
+def signal_at_first_progress(number: signal.Signals) -> None:
+    """Send this process a signal when it has written its first lines."""
+    advance = LineProgress.advance
+
+    def advance_and_signal(progress: LineProgress, lines: int) -> None:
+        advance(progress, lines)
+        os.kill(os.getpid(), number)
+
+    LineProgress.advance = advance_and_signal  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_process_can_be_resumed(
     number: signal.Signals,
@@ -220,13 +233,7 @@ def test_killed_process_can_be_resumed(
     text = (toy / "train.en").read_text(encoding="utf-8").splitlines()
     source.write_text("".join(f"{line}\n" for line in islice(cycle(text), 5000)), encoding="utf-8")
     words = ("distill", trained_run, "--src", source, *GREEDY, "--search", "max_length=3")
-    process = fork(*words, "--out", part)
-    limit = time.monotonic() + 60
-    while not part.exists() or not part.stat().st_size:
-        assert process.poll() is None, "it ended before it could be interrupted"
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-    process.send_signal(number)
+    process = fork(*words, "--out", part, prepare=partial(signal_at_first_progress, number))
     _, err = process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert number != signal.SIGINT or "--resume" in err

@@ -46,7 +46,7 @@ from tests.images import TINY
 from tests.training.test_workers import children
 
 STEPS = 12
-LATE = 9  # a validation step, long enough for a signal to arrive in it
+LATE = 9  # a validation step
 SHORT = {
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
@@ -61,7 +61,7 @@ SHORT = {
     "training.checkpoint_every": 2,
     "training.keep_checkpoints": 9,
 }
-REGARD = ("-m", "regard")
+ENDING_RUN = Path(__file__).with_name("ending_run.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
 
 
@@ -107,25 +107,6 @@ def launch(processes: int, folder: Path, train: list[str]) -> str:
         process.end()
     assert [process.returncode for process in started] == [0] * processes, output
     return output[0][0]
-
-
-def wait_for_step(process: subprocess.Popen[str], step: int) -> str:
-    """The output of a run up to a step."""
-    assert process.stdout is not None
-    output = ""
-    for line in process.stdout:
-        output += line
-        if line.startswith(f"step {step}/"):
-            return output
-    raise AssertionError(output)
-
-
-def worker(process: subprocess.Popen[str], rank: int) -> int:
-    """The id of the process with this rank."""
-    for child in children(process.pid):
-        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
-            return child
-    raise AssertionError(f"no process {rank}")
 
 
 def run_alone(toy: Path, out: Path, further: dict[str, Any] | None = None) -> Path:
@@ -174,13 +155,10 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 
 
 def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
-    process = torchrun(2, *REGARD, *words(toy, tmp_path / "run", training__checkpoint_every=100))
-    output = wait_for_step(process, LATE)
-    process.send_signal(signal.SIGTERM)
-    output += process.communicate(timeout=60)[0]
+    process = torchrun(2, ENDING_RUN, "SIGTERM", LATE, *words(toy, tmp_path / "run", training__checkpoint_every=100))
+    output, _ = process.communicate(timeout=120)
     assert process.returncode != 0
-    (step,) = re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M)
-    assert LATE <= int(step) < STEPS
+    assert re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M) == [str(LATE)]
     assert output.count("regard: interrupted\n") == output.count(f"step {LATE}/{STEPS}") == 1, "only one process prints"
     assert "Warning" not in output
     (place,) = (tmp_path / "run" / "checkpoints").glob("step-*")
@@ -192,10 +170,8 @@ def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Pat
 def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
-    process = torchrun(2, *REGARD, *words(toy, tmp_path / "two", training__sharding="fsdp"), restarts=1)
-    wait_for_step(process, 5)
-    os.kill(worker(process, 1), signal.SIGKILL)
-    assert "\nresuming from step " in finish(process)
+    sharded = words(toy, tmp_path / "two", training__sharding="fsdp")
+    assert "\nresuming from step 4\n" in finish(torchrun(2, ENDING_RUN, "SIGKILL", 5, *sharded, restarts=1))
     assert_same_training(tmp_path / "two", alone)
     files = {path.name for path in (tmp_path / "two" / "checkpoints" / "step-00000006").iterdir()}
     assert len([name for name in files if name.endswith(".safetensors")]) == 2
@@ -212,12 +188,9 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
 def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, tmp_path: Path) -> None:
     with_dropout = {"model__dropout": 0.2}
     launch(2, tmp_path, words(toy, tmp_path / "whole", **with_dropout))
-    process = torchrun(2, *REGARD, *words(toy, tmp_path / "killed", **with_dropout), restarts=1)
-    wait_for_step(process, 5)
-    os.kill(worker(process, 1), signal.SIGKILL)
-    output = finish(process)
-    (step,) = re.findall(r"resuming from step (\d+)", output)
-    assert 4 <= int(step) < STEPS
+    killed = words(toy, tmp_path / "killed", **with_dropout)
+    output = finish(torchrun(2, ENDING_RUN, "SIGKILL", 5, *killed, restarts=1))
+    assert re.findall(r"resuming from step (\d+)", output) == ["4"]
     assert "Traceback" not in output
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     for which in ("best", "last"):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import count, cycle
 from pathlib import Path
@@ -239,7 +240,18 @@ def test_last_step_is_always_validated_and_logged(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", steps=5, validate_every=3, log_every=2)
     entries = log(tmp_path / "out")
     assert [entry["step"] for entry in entries if "validation" in entry] == [3, 5]
-    assert [entry["step"] for entry in entries if "loss" in entry] == [2, 4, 5]
+    assert [entry["step"] for entry in entries if "loss" in entry] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("every", "logged"),
+    [(1, [*range(1, 32)]), (7, [1, 2, 5, 7, 14, 21, 28, 31]), (30, [1, 2, 5, 10, 20, 30, 31])],
+)
+def test_first_steps_are_logged_before_the_first_interval(every: int, logged: list[int], tmp_path: Path) -> None:
+    run(Line(points(6)), tmp_path / "out", steps=31, validate_every=31, log_every=every)
+    assert [entry["step"] for entry in log(tmp_path / "out") if "loss" in entry] == logged
+    shown = re.findall(r"^step (\d+)/31", (tmp_path / "out" / "shown").read_text(), re.M)
+    assert list(map(int, shown)) == logged
 
 
 def test_model_is_in_training_mode_after_each_validation(tmp_path: Path) -> None:
@@ -268,7 +280,7 @@ def test_autocast_is_off_on_a_cpu_by_default() -> None:
 def test_log_contains_one_json_object_per_line(trained_run: Path) -> None:
     entries = log(trained_run)
     steps = [entry for entry in entries if "loss" in entry]
-    assert [entry["step"] for entry in steps] == [50, 100, 150, 200, 250, 300]
+    assert [entry["step"] for entry in steps] == [1, 2, 5, 10, 20, 50, 100, 150, 200, 250, 300]
     assert all({"seconds", "tokens_per_second", "lr", "gradient_norm"} <= entry.keys() for entry in steps)
     assert steps[-1]["loss"] < steps[0]["loss"] / 2
     validations = [entry["validation"] for entry in entries if "validation" in entry]
@@ -294,7 +306,9 @@ def test_progress_prints_lines_without_a_terminal(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", steps=2)
     lines = (tmp_path / "out" / "shown").read_text().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1/2", "step 2/2", "step 2"]
-    assert all(part in lines[0] for part in ("loss ", "tokens/s", "lr 1.00e-01", "s left"))
+    assert all(part in lines[0] for part in ("loss ", "tokens/s", "lr 1.00e-01"))
+    assert "s left" not in lines[0], "there is nothing to estimate it from"
+    assert lines[1].endswith("  0 s left")
     assert lines[2] == "step 2  validation  loss 1.00"
 
 

@@ -1,5 +1,7 @@
 """Batches and models that do not fit into memory, simulated: training continues with the same result."""
 
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
-from regard.training.memory import Microbatches, is_out_of_memory
+from regard.training.memory import Microbatches, is_out_of_memory, read_peak
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
@@ -263,3 +265,9 @@ def test_sentence_that_does_not_fit_is_rejected_with_advice(
     with pytest.raises(UserError, match=message):
         run_recipe(make_recipe(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads kibibytes")
+def test_peak_memory_is_in_megabytes() -> None:
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert read_peak(torch.device("cpu")) == pytest.approx(kibibytes * 1.024 / 1000, rel=0.01)

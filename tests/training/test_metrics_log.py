@@ -33,7 +33,7 @@ def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[...,
         expected = [(entry["step"], entry[name]) for entry in entries if name in entry]
         found = [(event.step, event.value) for event in board.Scalars(f"training/{name}")]
         assert found == [(step, pytest.approx(value, rel=1e-5)) for step, value in expected]
-        assert len(found) == 4
+        assert len(found) == 5
     assert [event.step for event in board.Scalars("validation/bleu")] == [4, 8]
     text = board.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert all(sample["source"] in text for sample in entries[-1]["samples"])
@@ -47,7 +47,7 @@ def test_resumed_run_logs_no_step_twice(make_recipe: Callable[..., Recipe], tmp_
         (tmp_path / "run" / "checkpoints" / name / "manifest.json").write_text("{}")
     (tmp_path / "run" / "checkpoints" / "last").write_text("step-00000004\n")
     run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
-    assert [event.step for event in read_events(tmp_path / "run").Scalars("training/loss")] == [2, 4, 6, 8]
+    assert [event.step for event in read_events(tmp_path / "run").Scalars("training/loss")] == [1, 2, 4, 6, 8]
     assert [event.step for event in read_events(tmp_path / "run").Scalars("validation/bleu")] == [4, 8]
 
 
@@ -93,6 +93,12 @@ def test_each_sample_is_printed_on_one_line(capsys: pytest.CaptureFixture[str]) 
     assert len(lines) == 3
     assert "…" in lines[2]
     assert len(lines[2]) < 160
+
+
+@pytest.mark.parametrize(("length", "shown"), [(60, "t" * 60), (61, "t" * 59 + "…")])
+def test_long_samples_are_shortened(length: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(1).validated(1, {"bleu": 3.0}, [Sample("s", "t" * length, "t" * length)])
+    assert capsys.readouterr().out.splitlines()[1] == f"  s  →  {shown}"
 
 
 # Closed standard output

@@ -46,12 +46,13 @@ def lines(axes: Axes, style: str) -> list[list[tuple[float, float]]]:
 def test_every_metric_has_a_panel_and_a_curve() -> None:
     figure = draw(["a"], [FULL], "step")
     assert [axes.get_title("left") for axes in figure.axes] == [panel.title for panel in PANELS]
-    loss, score, rate, gradient, speed, memory = figure.axes
+    loss, validation, score, rate, gradient, speed, memory = figure.axes
     training = lines(loss, "-")[0]
     assert training[0] == (1, 4.0)
     assert np.isnan(training[1][1]), "a skipped step is a gap"
     assert training[2] == (3, 3.0)
-    assert lines(loss, "--") == [[(3, 3.5)]]
+    assert lines(loss, "--") == [], "the validation loss, without label smoothing, has its own axis"
+    assert lines(validation, "--") == [[(3, 3.5)]]
     assert lines(score, "--") == [[(3, 20.0)]]
     assert lines(score, ":") == [[(3, 40.0)]]
     assert lines(rate, "-") == [[(1, 0.1), (2, 0.2), (3, 0.3)]]
@@ -64,12 +65,12 @@ def test_every_metric_has_a_panel_and_a_curve() -> None:
 @pytest.mark.parametrize(("x_axis", "positions"), [("seconds", [0.5, 1, 1.5]), ("tokens", [100, 200, 300])])
 def test_x_axis_can_be_chosen(x_axis: str, positions: list[float]) -> None:
     figure = draw(["a"], [FULL], x_axis)
-    assert [x for x, _ in lines(figure.axes[2], "-")[0]] == positions
+    assert [x for x, _ in lines(figure.axes[3], "-")[0]] == positions
 
 
 def test_each_run_has_its_own_colour() -> None:
     figure = draw(["a", "b"], [FULL, FULL[:1]], "step")
-    drawn = [line for line in figure.axes[2].get_lines() if len(line.get_xdata())]
+    drawn = [line for line in figure.axes[3].get_lines() if len(line.get_xdata())]
     assert len({line.get_color() for line in drawn}) == 2
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
@@ -77,8 +78,8 @@ def test_each_run_has_its_own_colour() -> None:
 
 def test_run_without_validation_has_no_score_panel() -> None:
     titles = [axes.get_title("left") for axes in draw(["a"], [FULL[:1]], "step").axes]
-    assert "score" not in titles
-    assert "loss" in titles
+    assert not {"score", "validation loss"} & set(titles)
+    assert "training loss" in titles
 
 
 def test_runs_are_named_by_the_distinguishing_part_of_their_path(tmp_path: Path) -> None:

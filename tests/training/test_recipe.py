@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import UserError
-from regard.training.recipe import builtin_recipes
+from regard.training.recipe import TrainingSettings, builtin_recipes
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.recipe import DataSettings
 
@@ -155,3 +155,28 @@ def test_model_keys_override_the_preset() -> None:
 def test_separate_vocabularies_do_not_share_embeddings() -> None:
     config = load_recipe(None, ["tokenizer.joint=false"], BUILTIN).model_config_for(10, 12)
     assert (config.source_vocab, config.target_vocab, config.tie) == (10, 12, "target")
+
+
+@pytest.mark.parametrize(
+    ("compile_model", "cuda_graph", "captured", "fixed"),
+    [
+        (False, None, False, False),
+        (True, None, True, True),
+        (True, False, False, True),
+        (False, True, True, True),
+        (False, False, False, False),
+    ],
+)
+def test_compiled_or_captured_steps_need_fixed_shapes(
+    compile_model: bool, cuda_graph: bool | None, captured: bool, fixed: bool
+) -> None:
+    training = TrainingSettings(compile=compile_model, cuda_graph=cuda_graph)
+    assert (training.uses_cuda_graph, training.fixed_shapes) == (captured, fixed)
+
+
+@pytest.mark.parametrize(
+    ("step", "stale", "over"), [(9, 0, False), (10, 0, True), (11, 0, True), (5, 2, False), (5, 3, True), (5, 4, True)]
+)
+def test_run_is_over_after_its_last_step_or_without_improvement(step: int, stale: int, over: bool) -> None:
+    assert TrainingSettings(steps=10, patience=3).is_over(step, stale) == over
+    assert TrainingSettings(steps=10).is_over(step, stale) == (step >= 10)

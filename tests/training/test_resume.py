@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 
 from regard.errors import UserError
 from regard.training.checkpoint import save_checkpoint
+from regard.training.loop import TrainingLoop
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import rewind
-from regard.training.run import run_recipe
+from regard.training.resume import check_settings, rewind
+from regard.training.run import default_threads, run_recipe
 from regard.training.task import DivergedError, Validation
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.task import TranslationTask
@@ -289,7 +290,7 @@ def test_intervals_and_device_may_change(make: MakeRun, uninterrupted: Path, cra
     run_recipe(recipe, crashed)
     assert weights(crashed) == weights(uninterrupted)
     assert [path.name for path in (crashed / "checkpoints").glob("step-*")] == ["step-00000010"]
-    assert load_recipe(crashed / "recipe.yaml").training == recipe.training
+    assert load_recipe(crashed / "recipe.yaml").training == recipe.training.changed(threads=torch.get_num_threads())
 
 
 def test_explicit_default_is_not_a_change(make: MakeRun, uninterrupted: Path, crashed: Path) -> None:
@@ -322,6 +323,79 @@ def test_number_of_steps_must_not_change_otherwise(
     with pytest.raises(UserError, match=message):
         run_recipe(make(**changes), tmp_path / "run")
     assert read_files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "allowed"),
+    [(12, 5, True), (12, 6, False), (8, 4, True), (8, 5, False)],  # averages start at step 6 of 10, 7 of 12, 5 of 8
+)
+def test_number_of_steps_may_change_until_weights_are_averaged(
+    steps: int, step: int, allowed: bool, make: MakeRun, tmp_path: Path
+) -> None:
+    old, new = (make(training__average=0.5, training__steps=number) for number in (10, steps))
+    refusal = f"cannot change from 10 to {steps} at step {step}"
+    with nullcontext() if allowed else pytest.raises(UserError, match=refusal):
+        check_settings(old, new, step, tmp_path)
+
+
+# Threads
+
+
+@pytest.fixture
+def _default_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_default_threads")
+@pytest.mark.parametrize(
+    ("environment", "of_torch", "cpus", "threads"),
+    [
+        ({}, 64, 2, 2),  # a container with two CPUs
+        ({}, 8, 16, 8),  # torch counts cores, not hyperthreads
+        ({"LOCAL_WORLD_SIZE": "4"}, 64, 16, 4),
+        ({"LOCAL_WORLD_SIZE": "4"}, 64, 2, 1),
+        ({"OMP_NUM_THREADS": "6"}, 6, 2, 6),  # given explicitly
+        ({"MKL_NUM_THREADS": "6"}, 6, 2, 6),
+    ],
+)
+def test_default_number_of_threads(
+    environment: dict[str, str], of_torch: int, cpus: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("regard.training.run.available_cpus", lambda: cpus)
+    torch.set_num_threads(of_torch)
+    assert default_threads() == threads
+
+
+@pytest.mark.usefixtures("_default_threads")
+def test_resumed_run_keeps_its_number_of_threads_unless_another_one_is_given(
+    make: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used: list[int] = []
+    take_step = TrainingLoop.take_step
+
+    def record(self: TrainingLoop[Any], batches: Any) -> Any:
+        used.append(torch.get_num_threads())
+        return take_step(self, batches)
+
+    def train(default: int, **changes: object) -> tuple[list[int], int | None]:
+        torch.set_num_threads(1)
+        monkeypatch.setattr("regard.training.run.default_threads", lambda: default)
+        run_recipe(make(**changes), tmp_path / "run")
+        assert torch.get_num_threads() == 1, "the setting of the process is restored"
+        steps, used[:] = list(used), []
+        return steps, load_recipe(tmp_path / "run" / "recipe.yaml").training.threads
+
+    monkeypatch.setattr(TrainingLoop, "take_step", record)
+    assert train(2, training__steps=2) == ([2, 2], 2)
+    assert "on 2 CPU threads\n" in capsys.readouterr().out
+    assert train(3, training__steps=4) == ([2, 2], 2)
+    assert train(3, training__steps=5, training__threads=1) == ([1], 1)
 
 
 # Changed data

@@ -1,6 +1,6 @@
 """Batches prepared by worker processes, and runs whose workers are killed.
 
-`dying_worker` kills a worker at a given point of a given batch, so that these tests do not depend on timing.
+`killed_worker` kills a worker at a given point of a given batch, so that these tests do not depend on timing.
 """
 
 import gc
@@ -10,10 +10,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count, islice
-from multiprocessing.connection import Connection
+from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -29,6 +27,7 @@ from regard.training.tasks.translation.task import TranslationTask
 from regard.training.workers import _initialise_worker, map_in_workers
 from tests.conftest import SMALL, settings_of, small_recipe
 from tests.forks import Forked
+from tools.killing import dying_worker
 
 CPU = torch.device("cpu")
 
@@ -122,7 +121,7 @@ def test_workers_end_with_their_run(
         os.kill(process, number)
     _, errors = training.communicate(timeout=60)
     assert training.returncode == code, errors
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(map(runs, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(runs, workers))
@@ -214,37 +213,11 @@ def test_worker_that_cannot_be_started_is_reported_and_the_others_end(monkeypatc
 # Killed workers
 
 
-def die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("still running")
-
-
 @contextmanager
-def dying_worker(number: int, batch: int, at: str) -> Iterator[None]:
+def killed_worker(number: int, batch: int, at: str) -> Iterator[None]:
     """Kill a worker when it prepares its n-th batch: "before" it, "within" its message, or "after" it."""
-    start, send = workers._Worker.__init__, Connection.send_bytes
-
-    def send_and_die(connection: Connection, message: bytes) -> None:
-        if at == "after":
-            send(connection, message)
-        else:
-            os.write(connection.fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
-        die()
-
-    def start_dying(worker: Any, make: Callable[[Any], Any], own_number: int) -> None:
-        prepared = count(1)
-
-        def make_or_die(plan: Any) -> Any:
-            if own_number == number and next(prepared) == batch:
-                if at == "before":
-                    die()
-                Connection.send_bytes = send_and_die  # type: ignore[method-assign,assignment]  # in this process
-            return make(plan)
-
-        start(worker, make_or_die, own_number)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers._Worker, "__init__", start_dying)
+        patch.setattr(workers._Worker, "__init__", dying_worker(number, batch, at))
         yield
 
 
@@ -287,7 +260,7 @@ def test_killed_worker_ends_the_run_with_a_checkpoint_from_which_it_resumes(
     delivered = 3 * (batch - 1 + (at == "after")) + number - 1  # batches before the missing one
     step = delivered // 2
     recipe, before = short(training__workers=3), children(os.getpid())
-    with dying_worker(number, batch, at), pytest.raises(UserError) as error:
+    with killed_worker(number, batch, at), pytest.raises(UserError) as error:
         run_recipe(recipe, tmp_path / "run")
     assert re.fullmatch(
         rf"data worker {number} \(process \d+\) was killed by SIGKILL, perhaps because memory ran out; "
@@ -301,7 +274,7 @@ def test_killed_worker_ends_the_run_with_a_checkpoint_from_which_it_resumes(
 
 def test_worker_killed_before_the_first_step_leaves_no_files(short: Callable[..., Recipe], tmp_path: Path) -> None:
     with (
-        dying_worker(2, 1, "before"),
+        killed_worker(2, 1, "before"),
         pytest.raises(UserError, match=r"was killed by SIGKILL.* this was before the first step, so start again"),
     ):
         run_recipe(short(training__workers=2), tmp_path / "run")

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from os import cpu_count
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from regard.data.images.image_sets import ImageSet
 from regard.data.images.preprocessing import Pixels, Resize
-from regard.runtime import prefetch
+from regard.runtime import available_cpus, prefetch
 
 
 class ImageDataset(Protocol):
@@ -69,7 +68,7 @@ class StreamedImages:
         self.images, self.resize = images, resize
         self.classes, self.labels = images.classes, torch.from_numpy(images.labels)
         self.shape = (images.channels, resize.size, resize.size)
-        self._pool = ThreadPoolExecutor(threads or cpu_count())
+        self._pool = ThreadPoolExecutor(threads or available_cpus())
 
     def __len__(self) -> int:
         return len(self.images)

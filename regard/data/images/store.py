@@ -8,7 +8,6 @@ missing: all images have been checked, but they are decoded whenever they are ne
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from os import cpu_count
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from regard.data.images.image_sets import ImageSet
 from regard.data.images.preprocessing import ImageError, Resize
 from regard.data.store import StoreWriter, open_store, read_description
 from regard.errors import UserError
-from regard.runtime import prefetch
+from regard.runtime import available_cpus, prefetch
 
 SKIPPED = "skipped.tsv"
 CHUNK = 64
@@ -62,7 +61,7 @@ def write_image_store(
     with StoreWriter(folder) as store:
         row_shape = (images.channels, resize.size, resize.size)
         stored = store.add_array("pixels", np.uint8, row_shape) if store_pixels else None
-        for start, pixels, errors in _decode_all(images, resize, threads or cpu_count() or 1):
+        for start, pixels, errors in _decode_all(images, resize, threads or available_cpus()):
             end = start + len(pixels)
             skipped += errors.values()
             if len(skipped) > max_skipped:

@@ -43,7 +43,7 @@ class Corpus:
         records = (
             PairRecord(pair, shard.name, line)
             for shard in self.shards
-            for line, pair in enumerate(shard.read(), start=1)
+            for line, pair in enumerate(shard.read(), start=1 if shard.header() is None else 2)
         )
         return require_nonempty(records, self.name)
 

@@ -1,5 +1,8 @@
-"""Language codes: their English names, and the codes that regional tags such as `zh-CN` stand for."""
+"""Languages: English names, codes in tags and column names, and detection by script."""
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 
 # fmt: off
@@ -23,6 +26,16 @@ CODES = {
     **{"nb": "no", "iw": "he", "in": "id", "fil": "tl"},
 }
 """Codes of tags that do not follow from their first part."""
+_CODES_BY_NAME = {name.lower(): code for code, name in LANGUAGE_NAMES.items()}
+_SCRIPTS = {
+    "CJK": "zh", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "THAI": "th", "GREEK": "el", "HEBREW": "he",
+    "GEORGIAN": "ka", "ARMENIAN": "hy", "BENGALI": "bn", "TAMIL": "ta",
+}  # fmt: skip
+"""Languages of the scripts that hardly any other language uses, by the first word of the names of their characters."""
+MIN_SHARE = 0.25
+"""Share of the letters of a text in the script of its language; the rest may be foreign names and terms."""
+MIN_KANA = 0.05
+"""Share of kana among the characters of Japanese text; Chinese has none."""
 
 
 def language_name(code: str) -> str:
@@ -48,3 +61,25 @@ def _language_of(tag: str) -> str:
     parts = tag.lower().replace("_", "-").split("-")
     prefixes = ("-".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((CODES[prefix] for prefix in prefixes if prefix in CODES), parts[0])
+
+
+def find_language(name: str) -> str:
+    """Return the language code in the name of a column, such as en, zh-CN, German or text.de; "" if there is none."""
+    name = name.strip().rpartition(".")[2]
+    match = re.fullmatch(r"([A-Za-z]{2,3})([-_][A-Za-z]{2,8})?", name)
+    if match and match[1].lower() in LANGUAGE_NAMES:
+        return match[1].lower() + (match[2] or "")
+    return _CODES_BY_NAME.get(name.lower(), "")
+
+
+def detect_language(texts: Iterable[str]) -> str:
+    """Return the language of texts in a script that hardly any other language uses; "" for other scripts."""
+    characters = Counter(character for text in texts for character in text if character.isalpha())
+    languages: Counter[str] = Counter()
+    for character, number in characters.items():
+        languages[_SCRIPTS.get(unicodedata.name(character, "").partition(" ")[0], "")] += number
+    if languages["ja"] > MIN_KANA * (languages["ja"] + languages["zh"]):
+        languages["ja"] += languages.pop("zh", 0)
+    unknown, total = languages.pop("", 0), characters.total()
+    language, number = max(languages.items(), key=lambda item: item[1], default=("", unknown))
+    return language if number > MIN_SHARE * total else ""

@@ -10,10 +10,11 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
+from regard.data.text.languages import find_language
 from regard.data.text.pairs import Pair
 from regard.errors import UserError
 from regard.files import check_regular, parse_json, read_raw_lines
@@ -23,6 +24,8 @@ PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
 """Suffixes of files that contain both sides of a parallel corpus."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_ROWS = 8192
+COLUMN_NAMES = ("source", "target", "src", "tgt", "trg", "input", "output", "text", "translation", "reference", "ref")
+"""Names of columns, besides languages, by which the header of a .tsv file is recognised."""
 Item = TypeVar("Item")
 
 
@@ -32,6 +35,7 @@ class Shard:
 
     name: str
     read: Callable[[], Iterator[Pair]]
+    header: Callable[[], Pair | None] = lambda: None  # names of the columns, if the first line contains them
 
 
 def format_suffix(path: Path) -> str:
@@ -95,7 +99,8 @@ def find_shards(
             ".parquet": lambda: read_parquet(source, *keys),
         }
         if suffix in readers:
-            return [Shard(str(source), readers[suffix])]
+            header = [lambda: read_tsv_header(source, *columns)] if suffix == ".tsv" else []
+            return [Shard(str(source), readers[suffix], *header)]
         raise UserError(
             f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv or "
             f".jsonl file (also compressed as .gz, .xz or .zst), or a folder of such files."
@@ -120,7 +125,29 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iterator[Pair]:
-    """Read two columns, counted from 0, of a tab-separated file; quotation marks have no special meaning."""
+    """Read two columns, counted from 0, of a tab-separated file; quotation marks have no special meaning.
+
+    A first line that consists of two column names, such as "en" and "zh" or "source" and "target", is not a pair.
+    """
+    rows = _read_rows(path, source_column, target_column)
+    for first in islice(rows, 1):
+        if not _is_header(first):
+            yield first
+    yield from rows
+
+
+def read_tsv_header(path: Path, source_column: int = 0, target_column: int = 1) -> Pair | None:
+    """Return the names of two columns of a tab-separated file; None if its first line is a pair."""
+    first = next(_read_rows(path, source_column, target_column), None)
+    return first if first is not None and _is_header(first) else None
+
+
+def _is_header(pair: Pair) -> bool:
+    named = all(name.strip().lower() in COLUMN_NAMES or find_language(name) for name in pair)
+    return named and pair.source != pair.target
+
+
+def _read_rows(path: Path, source_column: int, target_column: int) -> Iterator[Pair]:
     if min(source_column, target_column) < 0:
         raise UserError(f"{path}: columns {source_column} and {target_column} are invalid; columns are counted from 0.")
     required = max(source_column, target_column) + 1

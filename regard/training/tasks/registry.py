@@ -77,7 +77,7 @@ def load_recipe(
 
 
 def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where: str) -> None:
-    """Check that a recipe contains no group, and no key of `objective`, that only other kinds of model have.
+    """Check that a recipe contains no group and no key that only other kinds of model have.
 
     Raises:
         UserError: it contains one.
@@ -85,7 +85,7 @@ def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where:
     recipes = {known: TASKS[model.task].recipe_type for known, model in MODELS.items() if model.task}
     for group, keys in values.items():
         names: list[tuple[str, ...]] = [(group,)]
-        if group == "objective" and isinstance(keys, Mapping) and "kind" not in keys:
+        if isinstance(keys, Mapping) and not (group == "objective" and "kind" in keys):
             names += [(group, key) for key in keys]
         for name in names:
             others = [other for other, recipe in recipes.items() if _has(recipe, *name)]

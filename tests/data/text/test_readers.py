@@ -179,6 +179,27 @@ def test_columns_of_a_tsv_file_are_selected_by_index(tmp_path: Path) -> None:
     assert list(read_tsv(path, 2, 1)) == [Pair('eins"', '"one'), Pair("", "")]
 
 
+@pytest.mark.parametrize("header", ["en\tzh", "Source\tTarget", "src\tzh-CN", "English \tChinese", "text.en\ttext.de"])
+def test_the_header_of_a_tsv_file_is_not_a_pair(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "a.tsv", f"\ufeff{header}\nen\tzh\nb\tB\n")
+    assert list(read_tsv(path)) == [Pair("en", "zh"), Pair("b", "B")], "only the first line can be a header"
+    assert find_shards(path)[0].header() == Pair(*header.split("\t"))
+
+
+@pytest.mark.parametrize("line", ["no\tnein", "Source\tQuelle", "en\ten", "Is it?\tIst es?", "\t"])
+def test_a_pair_is_not_taken_for_a_header(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "a.tsv", f"{line}\nb\tB\n")
+    assert list(read_tsv(path)) == [Pair(*line.split("\t")), Pair("b", "B")]
+    assert find_shards(path)[0].header() is None
+
+
+def test_columns_of_a_header_are_the_selected_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "id\tde\ten\n1\tHund\tdog\n")
+    assert list(read_tsv(path, 2, 1)) == [Pair("dog", "Hund")]
+    assert find_shards(path, columns=(2, 1))[0].header() == Pair("en", "de")
+    assert list(read_tsv(path, 1, 1)) == [Pair("de", "de"), Pair("Hund", "Hund")], "a single column has no header"
+
+
 def test_too_few_columns_are_rejected_with_the_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\nc\n")
     assert f"{path}, line 2: 1 tab-separated column(s)" in error_of(read_tsv(path))

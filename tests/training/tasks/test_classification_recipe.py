@@ -59,10 +59,10 @@ def test_recipe_of_another_task_is_rejected(tmp_path: Path) -> None:
         ("model.preset=medium", "model.preset: 'medium' is not one of micro, mini, tiny"),
         ("model.heads=7", "model: width 256 is not divisible by heads 7"),
         ("data.size=30", "model: "),
-        ("batch.tokens=9", "unknown key batch.tokens"),
+        ("batch.tokens=9", "batch.tokens is for model.kind=transformer or nat, not vit"),
         ("training.monitor=bleu", "training.monitor"),
         ("augmentation.preset=stark", "augmentation.preset"),
-        ("data.builtin=en-zh", "unknown key data.builtin"),
+        ("data.builtin=en-zh", "data.builtin is for model.kind=transformer or nat, not vit"),
     ],
 )
 def test_wrong_setting_is_rejected(change: str, message: str) -> None:

@@ -10,7 +10,9 @@ from PIL import Image
 
 from regard.errors import UserError
 from regard.pipelines.classifier import Classifier
+from regard.training.progress import Progress
 from regard.training.run import run_recipe
+from regard.training.tasks.classification.data import prepare_data
 from regard.training.tasks.registry import load_recipe
 from tests.images import COLOURS, image_recipe, paint
 
@@ -30,7 +32,7 @@ def test_run_produces_a_self_contained_classifier(image_run: Path, painted: Path
 
 def test_log_counts_images(image_run: Path) -> None:
     entries = [json.loads(line) for line in (image_run / "log.jsonl").read_text().splitlines()]
-    assert entries[0]["images"] == 10 * 12
+    assert [entry["images"] for entry in entries[:4]] == [12, 2 * 12, 5 * 12, 10 * 12]
     assert entries[0]["images_per_second"] > 0
     assert "tokens" not in entries[0]
 
@@ -106,6 +108,36 @@ def test_runs_share_a_store_with_equal_settings(painted: Path, tmp_path: Path) -
     shutil.rmtree(tmp_path / "store")
     with pytest.raises(UserError, match=r"store: cannot be opened \(No such file or directory\); restore it"):
         run_recipe(image_recipe(painted, **store | {"training__steps": 6}), tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("fit", "squash", r'data\.fit="crop", not "squash"'),
+        ("channels", 1, r"data\.channels=null, not 1"),
+        ("max_bad", 0.5, r"data\.max_bad=0\.01, not 0\.5"),
+        ("max_pixels", 9999, r"data\.max_pixels=\d+, not 9999"),
+        ("mean", (0.5, 0.5, 0.5), r"data\.mean=null, not \[0\.5, 0\.5, 0\.5\]"),
+        ("std", (0.5, 0.5, 0.5), r"data\.std=null, not \[0\.5, 0\.5, 0\.5\]"),
+        ("hold_out", 0.3, r"data\.hold_out=0\.1, not 0\.3"),
+    ],
+)
+def test_store_that_was_made_with_other_settings_is_rejected(
+    key: str, value: object, message: str, painted: Path, tmp_path: Path
+) -> None:
+    recipe = image_recipe(painted / "train", data__store=str(tmp_path / "store"))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    prepare_data(tmp_path / "one", recipe, Progress(1))
+    with pytest.raises(UserError, match=f"store: was made with {message}"):
+        prepare_data(tmp_path / "two", recipe.changed(data=recipe.data.model_dump() | {key: value}), Progress(1))
+
+
+def test_store_with_validation_images_does_not_depend_on_the_held_out_share(painted: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    recipe = image_recipe(painted / "train", data__store=str(tmp_path / "store"), data__valid=str(painted / "test"))
+    prepare_data(tmp_path / "one", recipe, Progress(1))
+    prepare_data(tmp_path / "one", recipe.changed(data=recipe.data.model_dump() | {"hold_out": 0.3}), Progress(1))
 
 
 def test_separate_validation_images(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

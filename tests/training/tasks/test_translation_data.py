@@ -4,8 +4,9 @@ import gzip
 import json
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Thread
@@ -16,8 +17,10 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.data.text.pairs import Pair
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
+from regard.pipelines.translator import Translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import build_task, run_recipe
@@ -113,6 +116,168 @@ def test_corpora_of_all_formats_are_joined(tmp_path: Path) -> None:
     assert train == [pair for pair in pairs if pair not in opened.valid]
     held_out = [sum(pair in opened.valid for pair in pairs[i : i + 100]) for i in range(0, 400, 100)]
     assert min(held_out) > 3
+
+
+# Validation pairs
+
+
+def open_with_messages(source: Path, seed: int = 1, **settings: object) -> tuple[training_data.Corpora, list[str]]:
+    progress = RecordingProgress()
+    opened = open_corpora(DataSettings.parse({"source": source} | settings, "data"), seed, progress)
+    return opened, progress.messages
+
+
+def sources(pairs: Iterable[Pair]) -> list[str]:
+    return [" ".join(pair.source.lower().split()) for pair in pairs]
+
+
+@pytest.fixture
+def repetitive(tmp_path: Path) -> Path:
+    """Three copies of 300 pairs, each in another case and with other spaces and targets."""
+    rows = [
+        f"{change(pair.source)}\t{pair.target}{copy}\n"
+        for copy, change in enumerate((str, str.upper, lambda text: f" {text} ".replace(" ", "  ")))
+        for pair in toy_pairs()[:300]
+    ]
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
+
+
+def test_held_out_sources_do_not_occur_in_training(repetitive: Path) -> None:
+    opened, messages = open_with_messages(repetitive, hold_out=25)
+    train, valid = sources(opened.pairs()), sources(opened.valid)
+    assert len(set(valid)) == len(valid) == 25
+    assert not set(valid) & set(train)
+    assert len(train) == opened.total == 900 - 75
+    assert messages == ["not used: 50 pairs with the same source as a pair held out for validation"]
+
+
+def test_at_most_a_tenth_of_the_distinct_sources_is_held_out(repetitive: Path) -> None:
+    assert len(open_with_messages(repetitive, hold_out=31)[0].valid) == 30
+    assert len(open_with_messages(repetitive, hold_out=1000)[0].valid) == 30
+
+
+def test_held_out_pairs_depend_on_the_seed_and_not_on_the_order(repetitive: Path) -> None:
+    first, same, other = (open_with_messages(repetitive, seed, hold_out=20)[0].valid for seed in (1, 1, 2))
+    assert first == same
+    assert len(set(sources(first)) & set(sources(other))) < 10
+    lines = repetitive.read_text(encoding="utf-8").splitlines()
+    repetitive.write_text("\n".join(lines[::-1]), encoding="utf-8")
+    assert set(sources(open_with_messages(repetitive, hold_out=20)[0].valid)) == set(sources(first))
+
+
+def test_blank_pairs_are_not_held_out(tmp_path: Path) -> None:
+    path = write_tsv(tmp_path / "a.tsv", 0, 40)
+    path.write_text("\t空\n" + "nothing\t \n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    for seed in range(20):
+        opened, _ = open_with_messages(path, seed)
+        assert len(opened.valid) == 4
+        assert all(text.strip() for pair in opened.valid for text in pair)
+        assert opened.total == 38
+
+
+def test_too_few_distinct_sources_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in toy_pairs()[:9]) * 20, encoding="utf-8")
+    message = r"a\.tsv: 180 pairs with 9 different sources are too few to hold some out; give data\.valid_source"
+    with pytest.raises(UserError, match=message):
+        open_with_messages(path)
+
+
+def test_validation_sources_in_the_training_data_are_reported(tmp_path: Path) -> None:
+    train, valid = write_tsv(tmp_path / "a.tsv", 0, 100), tmp_path / "v.tsv"
+    valid.write_text("I love apples\t我爱苹果\nWe run\t我们跑\n you  BUY tea\t你买茶\n", encoding="utf-8")
+    opened, messages = open_with_messages(train, valid_source=valid)
+    assert (opened.total, len(opened.valid)) == (100, 3)
+    assert messages == [
+        "warning: 2 of 3 validation pairs have a source that also occurs in the training data, so that their scores "
+        "are too high; the first is 'I love apples'"
+    ]
+    assert open_with_messages(train, valid_source=write_tsv(valid, 100, 110))[1] == []
+
+
+# Languages and headers
+
+
+def write_as(path: Path, header: str = "", keys: tuple[str, str] = ("source", "target")) -> Path:
+    rows = (
+        json.dumps(dict(zip(keys, pair, strict=True))) if path.suffix == ".jsonl" else "\t".join(pair)
+        for pair in toy_pairs()[:60]
+    )
+    path.write_text(header + "".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def languages_of(source: Path, **data: object) -> tuple[tuple[str, str], list[str]]:
+    progress = RecordingProgress()
+    given = SMALL | {"data.source": str(source)} | {f"data.{key}": value for key, value in data.items()}
+    completed = TranslationTask.complete_recipe(load_recipe(None, [], given), progress)
+    return completed.data.language_pair(), progress.messages
+
+
+def test_languages_of_files_without_language_in_their_names(tmp_path: Path) -> None:
+    by_script = "the language of the target is Chinese by its script"
+    advice = "set data.languages, such as [en, zh]"
+    plain, header = write_as(tmp_path / "plain.tsv"), write_as(tmp_path / "header.tsv", "English\tzh-CN\n")
+    rows = write_as(tmp_path / "rows.jsonl")
+    keys = write_as(tmp_path / "keys.jsonl", keys=("en", "zh"))
+    unknown = f"warning: the language of the source is unknown and {by_script}; {advice}"
+    assert languages_of(plain) == (("source", "zh"), [unknown])
+    assert languages_of(rows) == (("source", "zh"), [unknown])
+    assert languages_of(rows, languages=["en", ""]) == (("en", "zh"), [f"warning: {by_script}; {advice}"])
+    assert languages_of(rows, languages=["fr", "de"]) == (("fr", "de"), [])
+    assert languages_of(keys, keys=["en", "zh"]) == (("en", "zh"), [])
+    assert languages_of(header) == (("en", "zh-CN"), [])
+    named = write_as(tmp_path / "x.de-fr.tsv", "en\tzh\n")
+    assert languages_of(named) == (("en", "zh"), []), "the columns are more specific than the name of the file"
+
+
+def test_chinese_without_a_language_is_scored_as_chinese_and_the_run_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_as(tmp_path / "plain.tsv")
+    steps = {"training__steps": 2, "optim__schedule": "constant", "training__valid_sentences": 2}
+    run_recipe(small_recipe(source, **steps), tmp_path / "run")
+    assert "source → zh: 54 training pairs, 6 for validation" in capsys.readouterr().out
+    assert load_recipe(tmp_path / "run" / "recipe.yaml").data.languages == ("", "zh")
+    assert Translator.load(tmp_path / "run").languages == ("source", "zh")
+    run_recipe(small_recipe(source, **steps | {"training__steps": 3}), tmp_path / "run")
+    output = capsys.readouterr().out
+    assert "source → zh" in output
+    assert "warning" not in output
+    task = TranslationTask.open(
+        tmp_path / "run" / "data", load_recipe(tmp_path / "run" / "recipe.yaml"), CPU, Progress(1)
+    )
+    assert task.tokenisation == "zh"
+
+
+def test_missing_tokeniser_of_a_language_is_reported_and_characters_are_scored(
+    prepared: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
+    progress = RecordingProgress()
+    task = TranslationTask.open(prepared, recipe.with_languages(["en", "ja"]), CPU, progress)
+    assert task.tokenisation == "char"
+    assert any(line.startswith("validation computes BLEU of characters: sacreBLEU's") for line in progress.messages)
+    assert task.validate(task.model).scores["bleu"] >= 0
+
+
+def test_header_is_reported_and_counts_as_a_line(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for name in ("a.tsv", "b.tsv"):
+        write_as(folder / name, "en\tzh\n\t空\n")
+    (tmp_path / "data").mkdir()
+    progress = RecordingProgress()
+    write_data(tmp_path / "data", small_recipe(folder), progress)
+    assert progress.messages[0] == (
+        f"{folder / 'a.tsv'}: the first line is a header and not used as a pair, as in 1 other file"
+    )
+    _, *rows = (tmp_path / "data" / "skipped.tsv").read_text(encoding="utf-8").splitlines()
+    assert [row.split("\t")[:3] for row in rows] == [
+        [str(folder / name), "2", "an empty side"] for name in ("a.tsv", "b.tsv")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -385,6 +550,46 @@ def test_store_with_other_settings_or_files_is_rejected(recipe: Recipe, tmp_path
     with pytest.raises(UserError, match=r"1\.tsv: has changed since the store .* was created"):
         run_recipe(sharing, tmp_path / "second")
     assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"hold_out": 20}}, r"data\.hold_out=30, not 20"),
+        ({"training": {"seed": 2}}, r"training\.seed=1, not 2"),
+        ({"data": {"max_length": 100}}, r"data\.max_length=256, not 100"),
+        ({"data": {"columns": [1, 0]}}, r"data\.corpora\.0\.columns=\[0, 1\], not \[1, 0\]"),
+        ({"data": {"keys": ["a", "b"]}}, r'data\.corpora\.0\.keys=\["source", "target"\], not \["a", "b"\]'),
+        ({"tokenizer": {"sample": 99}}, r"tokenizer\.sample=1000000, not 99"),
+    ],
+)
+def test_store_that_was_made_with_other_settings_is_rejected(
+    changes: dict[str, dict[str, Any]], message: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    for name in ("data", "other"):
+        (tmp_path / name).mkdir()
+    sharing = with_settings(recipe, {"data": {"store": tmp_path / "store"}})
+    training_data.prepare_data(tmp_path / "data", sharing, RecordingProgress())
+    other = with_settings(sharing, changes)
+    with pytest.raises(UserError, match=f"store: was made with {message}; set the old value or another data"):
+        training_data.prepare_data(tmp_path / "other", other, RecordingProgress())
+
+
+def test_store_with_validation_files_does_not_depend_on_held_out_pairs_and_seed(recipe: Recipe, tmp_path: Path) -> None:
+    valid = write_tsv(tmp_path / "valid.tsv", 0, 20)
+    sharing = with_settings(recipe, {"data": {"store": tmp_path / "store", "valid_source": valid}})
+    other = with_settings(sharing, {"data": {"hold_out": 7}, "training": {"seed": 2}})
+    opened = []
+    for name, one in (("data", sharing), ("other", other)):
+        (tmp_path / name).mkdir()
+        training_data.prepare_data(tmp_path / name, one, RecordingProgress())
+        opened.append(open_data(tmp_path / name, one, RecordingProgress()))
+    assert are_equal(opened[0].train, opened[1].train)
+
+
+def with_settings(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
+    """Return a recipe with other values, by group and key."""
+    return recipe.changed(**{group: getattr(recipe, group).model_dump() | new for group, new in changes.items()})
 
 
 def test_other_folder_is_not_used_as_a_store(recipe: Recipe, tmp_path: Path) -> None:

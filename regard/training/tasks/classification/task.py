@@ -20,6 +20,7 @@ from regard.pipelines.classifier import Classifier
 from regard.training.memory import build_model, describe_model
 from regard.training.optim import ADVICE
 from regard.training.parallelism import initial_device
+from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
@@ -67,6 +68,11 @@ class ClassificationTask(Task[ImageBatch]):
         completed = recipe.complete(loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
         model = loaded.model.resized(completed.resize.size)
         return InitialModel(folder, completed, unique_tensors(model), loaded.preprocessing)
+
+    @classmethod
+    def complete_recipe(cls, recipe: ClassificationRecipe, progress: Progress) -> ClassificationRecipe:
+        require_paths({"--data": recipe.data.images, "--valid": recipe.data.valid})
+        return recipe
 
     @classmethod
     def prepare_data(

@@ -4,19 +4,20 @@ The folder contains the tokenizer, the store of training tokens, the validation 
 fingerprints of everything that it was made from.
 """
 
+import hashlib
+import heapq
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
-
-import numpy as np
 
 from regard.data.store import store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
+from regard.data.text.languages import detect_language, language_name
 from regard.data.text.pairs import Pair, PairRecord
 from regard.data.text.readers import Shard, find_shards, read_jsonl, read_parallel
 from regard.data.text.tokenizer import Tokenizer
@@ -36,12 +37,22 @@ from regard.training.prepared_data import (
     read_fingerprints,
     write_fingerprints,
 )
-from regard.training.progress import Progress
-from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings, TranslationRecipe
+from regard.training.progress import Progress, counted
+from regard.training.tasks.translation.recipe import (
+    UNKNOWN,
+    CorpusSettings,
+    DataSettings,
+    TokenizerSettings,
+    TranslationRecipe,
+)
 
+DETECTION_PAIRS = 1000
+"""Number of pairs whose script is examined if the languages are not known otherwise."""
 STORE, VALID, SKIPPED = "train", "valid.jsonl", "skipped.tsv"
 FINGERPRINT_KEYS = {"tokenizer": str, "tokens": str}
 T = TypeVar("T")
+Records = Iterable[tuple[int, int, Pair]]
+"""Training pairs, each with the number of its corpus and its row in it."""
 
 
 @dataclass(frozen=True)
@@ -170,31 +181,103 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
         pairs = load_pairs("train")
         builtin = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
         return Corpora((builtin,), len(pairs), load_pairs("valid"))
+    train = [_open_corpus(settings) for settings in data.all_corpora()]
+    report = (lambda text: None) if progress is None else progress.print
+    if headers := [shard.name for corpus in train for shard in corpus.shards if shard.header() is not None]:
+        more = f", as in {counted(len(headers) - 1, 'other file')}" if len(headers) > 1 else ""
+        report(f"{headers[0]}: the first line is a header and not used as a pair{more}")
+    records = (
+        (number, row, record.pair)
+        for number, corpus in enumerate(train)
+        for row, record in enumerate(_track(corpus.records(), "reading", progress))
+    )
+    if data.valid_source is None:
+        return _hold_out(train, records, data.hold_out, seed, report)
+    valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
+    return Corpora(tuple(train), _count_and_compare(records, valid, report), valid)
+
+
+def _open_corpus(settings: CorpusSettings) -> Corpus:
+    shards = find_shards(settings.source, settings.target, columns=settings.columns, keys=settings.keys)
+    return Corpus(shards, settings.alignments, settings.weight)
+
+
+def complete_languages(recipe: TranslationRecipe, progress: Progress) -> TranslationRecipe:
+    """Return the recipe with the languages that the data shows; those that are uncertain are printed."""
+    if recipe.data.builtin:
+        return recipe
+    corpus = _open_corpus(recipe.data.all_corpora()[0])
+    codes = list(recipe.data.language_pair(corpus.shards[0].header() or ("", "")))
+    uncertain = []
+    for side, name in enumerate(UNKNOWN):
+        if codes[side] != name:
+            continue
+        codes[side] = detect_language(pair[side] for pair in islice(corpus.pairs(), DETECTION_PAIRS))
+        found = f"is {language_name(codes[side])} by its script" if codes[side] else "is unknown"
+        uncertain.append(f"the language of the {name} {found}")
+    if uncertain:
+        progress.print(f"warning: {' and '.join(uncertain)}; set data.languages, such as [en, zh]")
+    return recipe.with_languages(codes)
+
+
+def _count_and_compare(records: Records, valid: list[Pair], report: Callable[[str], object]) -> int:
+    """Count the training pairs, and report how many validation sources also occur in them."""
+    keys, seen, total = {_source_key(pair) for pair in valid}, set(), 0
+    for total, (*_, pair) in enumerate(records, start=1):  # noqa: B007  the last value is the count
+        if (key := _source_key(pair)) in keys:
+            seen.add(key)
+    if repeated := [pair for pair in valid if _source_key(pair) in seen]:
+        report(
+            f"warning: {len(repeated):,} of {counted(len(valid), 'validation pair')} have a source that also occurs in "
+            f"the training data, so that their scores are too high; the first is {repeated[0].source!r}"
+        )
+    return total
+
+
+def _source_key(pair: Pair) -> str:
+    """Return the source without differences in case and white space."""
+    return " ".join(pair.source.split()).casefold()
+
+
+def _hold_out(
+    corpora: list[Corpus], records: Records, number: int, seed: int, report: Callable[[str], object]
+) -> Corpora:
+    """Hold out random sources for validation, at most a tenth of the distinct ones, with all pairs that have them.
+
+    The sources with the smallest hashes are held out, so that one pass in bounded memory is enough.
+    """
+    candidates: dict[int, tuple[Pair, list[tuple[int, int]]]] = {}  # first pair and all rows by the hash of the source
+    largest: list[int] = []  # negative hashes as a heap
+    total = 0
+    for total, (corpus, row, pair) in enumerate(records, start=1):  # noqa: B007  the last value is the count
+        if not all(text.strip() for text in pair):
+            continue  # neither trained on nor validated
+        digest = hashlib.blake2b(_source_key(pair).encode(), digest_size=8, key=str(seed).encode()).digest()
+        key = int.from_bytes(digest)
+        if key not in candidates:
+            heapq.heappush(largest, -key)
+            candidates[key] = pair, []
+            if len(largest) > 10 * number:
+                del candidates[-heapq.heappop(largest)]
+        if key in candidates:
+            candidates[key][1].append((corpus, row))
+    sources = [candidates[key] for key in sorted(candidates)[: len(candidates) // 10]]
+    if not candidates:
+        raise UserError(f"{corpora[0].name}: all {counted(total, 'pair')} have an empty side; both must contain text")
+    if not sources:
+        raise UserError(
+            f"{corpora[0].name}: {counted(total, 'pair')} with {counted(len(candidates), 'different source')} are too "
+            "few to hold some out; give data.valid_source"
+        )
+    places = [place for _, rows in sources for place in rows]
     train = [
-        Corpus(find_shards(c.source, c.target, columns=c.columns, keys=c.keys), c.alignments, c.weight)
-        for c in data.all_corpora()
+        replace(corpus, held_out=frozenset(row for owner, row in places if owner == number))
+        for number, corpus in enumerate(corpora)
     ]
-    sizes = [sum(1 for _ in _track(corpus.records(), "reading", progress)) for corpus in train]
-    if data.valid_source is not None:
-        valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
-        return Corpora(tuple(train), sum(sizes), valid)
-    return _hold_out(train, sizes, data.hold_out, seed)
-
-
-def _hold_out(corpora: list[Corpus], sizes: list[int], number: int, seed: int) -> Corpora:
-    """Hold out random pairs for validation, at most a tenth."""
-    total = sum(sizes)
-    number = min(number, total // 10)
-    if not number:
-        raise UserError(f"{corpora[0].name}: {total} pairs are too few to hold some out; give data.valid_source")
-    chosen = np.sort(np.random.default_rng(seed).choice(total, number, replace=False))
-    valid, train, start = [], [], 0
-    for corpus, size in zip(corpora, sizes, strict=True):
-        rows = frozenset((chosen[(start <= chosen) & (chosen < start + size)] - start).tolist())
-        valid += [entry.pair for row, entry in enumerate(corpus.all_records()) if row in rows]
-        train.append(Corpus(corpus.shards, corpus.alignments, corpus.weight, rows))
-        start += size
-    return Corpora(tuple(train), total - number, valid)
+    if further := len(places) - len(sources):
+        report(f"not used: {counted(further, 'pair')} with the same source as a pair held out for validation")
+    valid = [pair for pair, _ in sorted(sources, key=lambda source: source[1])]
+    return Corpora(tuple(train), total - len(places), valid)
 
 
 def train_tokenizers(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:

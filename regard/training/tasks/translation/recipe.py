@@ -1,7 +1,7 @@
 """Recipes of autoregressive translators."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -9,6 +9,7 @@ import torch
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
+from regard.data.text.languages import find_language
 from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES, find_shards
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
@@ -28,6 +29,8 @@ from regard.training.recipe import (
 PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
 DERIVED = dict.fromkeys(("source_vocab", "target_vocab", "pad", "bos", "eos"), "the tokenizer")
+UNKNOWN = ("source", "target")
+"""What unknown languages are called."""
 DECODER_KEYS = ("decoder_layers", "tie")
 """Keys of the model that do not concern the encoder."""
 
@@ -62,11 +65,12 @@ class DataSettings(Settings):
     valid_target: Path | None = Field(None, description="line file of the validation targets")
     store: Path | None = Field(None, description="folder for the tokens, shared by several runs; default: in the run")
     hold_out: int = Field(
-        1000, ge=1, description="pairs held out for validation if valid_source is not given, at most a tenth"
+        1000, ge=1, description="sources held out for validation if valid_source is not given, at most a tenth"
     )
     builtin: Literal["en-zh"] | None = Field(None, description="a built-in corpus instead of files")
     languages: tuple[str, str] = Field(
-        ("", ""), description="language codes such as en and zh; if empty, taken from the file names"
+        ("", ""),
+        description="language codes such as en and zh; if empty, taken from column names, file names or the script",
     )
     max_length: int | None = Field(
         256, gt=1, description="maximum number of tokens per side; longer pairs are skipped, counted and listed"
@@ -105,16 +109,25 @@ class DataSettings(Settings):
                 files[key] = path
         return files
 
-    def language_pair(self) -> tuple[str, str]:
-        """Return the language codes, as given or as the file names end."""
+    def language_pair(self, header: tuple[str, str] = ("", "")) -> tuple[str, str]:
+        """Return the language codes: as given, or from the names of the columns, or as the file names end.
+
+        Languages that remain unknown are called "source" and "target".
+
+        Args:
+            header: Names of the columns in the first line of a .tsv file.
+        """
         if self.builtin:
             source, target = self.builtin.split("-")
             return source, target
         first = self.all_corpora()[0]
-        guesses = [_language_of(path) for path in (first.source, first.target)]
-        if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", guesses[0]):  # train.en-de.tsv
-            guesses = guesses[0].split("-")
-        return (self.languages[0] or guesses[0] or "source"), (self.languages[1] or guesses[1] or "target")
+        named = [_language_of(path) for path in (first.source, first.target)]
+        if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", named[0]):  # train.en-de.tsv
+            named = named[0].split("-")
+        columns = [find_language(name) or find_language(key) for name, key in zip(header, first.keys, strict=True)]
+        candidates = zip(self.languages, columns, named, UNKNOWN, strict=True)
+        source, target = (next(filter(None, codes)) for codes in candidates)
+        return source, target
 
 
 class TranslatorInitSettings(InitSettings):
@@ -257,7 +270,13 @@ class TranslationRecipe(Recipe):
         if self.init.folder is not None and old.init.folder is not None:
             tokenizer = {key: getattr(old.tokenizer, key) for key in ("kind", "size", "joint")}
             recipe = self.complete(tokenizer, old.model, old.data.languages, str(out))
+        languages = [given or own for given, own in zip(recipe.data.languages, old.data.languages, strict=True)]
+        recipe = recipe.with_languages(languages)
         return recipe._with_layout(old.batch.layout) if recipe.batch.layout == "auto" else recipe
+
+    def with_languages(self, languages: Sequence[str]) -> Self:
+        """Return the recipe with these language codes."""
+        return self.changed(data=self.data.model_dump() | {"languages": languages})
 
     def _with_layout(self, layout: str) -> Self:
         return self.changed(batch=self.batch.model_dump() | {"layout": layout})
@@ -270,7 +289,7 @@ class TranslationRecipe(Recipe):
             given, own = getattr(self.tokenizer, key), tokenizer[key]
             if given < own if key == "size" else given != own:  # a vocabulary may be smaller than its maximum size
                 raise contradiction(f"tokenizer.{key}", given, own, where)
-        known = [code if code not in ("source", "target") else "" for code in languages]
+        known = [code if code not in UNKNOWN else "" for code in languages]
         codes = [given or own for given, own in zip(self.data.languages, known, strict=True)]
         taken = dict(model)
         if self.init.parts == "encoder":
@@ -283,8 +302,7 @@ class TranslationRecipe(Recipe):
         completed = self.changed(
             tokenizer=self.tokenizer.model_dump() | dict(tokenizer),
             model=({} if "preset" in self.model else taken) | self.model,
-            data=self.data.model_dump() | {"languages": codes},
-        )
+        ).with_languages(codes)
         completed.check_model()
         keys = model_keys(completed.model_config_for(8, 8))
         for key, own in taken.items():

@@ -16,7 +16,7 @@ from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.errors import UserError
-from regard.evaluation.metrics import bleu, chrf, tokenisation_for
+from regard.evaluation.metrics import bleu, check_tokenisation, chrf, tokenisation_for
 from regard.layers import Model
 from regard.models.folder import unique_tensors
 from regard.models.transformer import Transformer
@@ -28,12 +28,12 @@ from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.optim import ADVICE
 from regard.training.parallelism import initial_device
-from regard.training.prepared_data import check_files, read_fingerprints
+from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
-from regard.training.tasks.translation.data import SKIPPED, TranslationData, open_data, prepare_data
+from regard.training.tasks.translation.data import SKIPPED, TranslationData, complete_languages, open_data, prepare_data
 from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings, model_keys
 from regard.training.workers import map_in_workers
 
@@ -55,6 +55,7 @@ class TranslationTask(Task[TextBatch]):
         self.train, self.valid = data.train, data.valid
         self.model: Any = translator.model
         self.width = self.model.config.width
+        self.tokenisation = tokenisation_for(translator.languages[1])
         if recipe.training.residual_dtype == "bfloat16":
             self.model.residual_dtype = torch.bfloat16
         self.objective: Any = recipe.objective.build(recipe, self.model.config)
@@ -99,6 +100,13 @@ class TranslationTask(Task[TextBatch]):
         return InitialModel(folder, completed, unique_tensors(model), vocabularies)
 
     @classmethod
+    def complete_recipe(cls, recipe: TranslationRecipe, progress: Progress) -> TranslationRecipe:
+        data = recipe.data
+        require_paths({"--src": data.source, "--tgt": data.target})
+        require_paths({"--valid-src": data.valid_source, "--valid-tgt": data.valid_target})
+        return complete_languages(recipe, progress)
+
+    @classmethod
     def prepare_data(
         cls, folder: Path, recipe: TranslationRecipe, progress: Progress, initial: InitialModel | None
     ) -> None:
@@ -126,6 +134,11 @@ class TranslationTask(Task[TextBatch]):
         progress.print(describe_model(model, device))
         translator = Translator(model, vocabularies, languages, longest_source=data.train.longest_source())
         task = cls(translator, data, recipe, device)
+        try:
+            check_tokenisation(task.tokenisation)
+        except UserError as error:
+            task.tokenisation = "char"
+            progress.print(f"validation computes BLEU of characters: {error}")
         task.report(progress)
         return task
 
@@ -233,8 +246,7 @@ class TranslationTask(Task[TextBatch]):
             with use_prepacked(model):
                 hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search, split=False)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
-            tokenisation = tokenisation_for(translator.languages[1])
-            scores["bleu"] = bleu(translations, references, tokenisation).value
+            scores["bleu"] = bleu(translations, references, self.tokenisation).value
             scores["chrf"] = chrf(translations, references).value
             shown = sample_indices(self.recipe.training.samples, len(pairs))
             samples = [Sample(*pairs[i], translations[i]) for i in shown]

@@ -1,12 +1,13 @@
-"""Run `regard` repeatedly in forked processes that are killed, then once to its end.
+"""Run `regard` repeatedly in forked processes that are killed, then once to its end; see kill_and_resume.py.
 
-    python killing.py PLAN.json OUT ARGUMENTS...
+    python -m tools.killing PLAN.json OUT ARGUMENTS...
 
 PLAN.json lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder in OUT,
 {"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"seconds": 0.3} after
-some time. With "signal" the process receives another signal than SIGKILL, and the call continues. {"limit": 1000}
-limits the size of the files that it writes. Torch is imported once, before the first fork, so that a process takes a
-fraction of a second. Prints a JSON list with the exit status and the last call of every process.
+some time. {"worker": 2, "batch": 5, "at": "within"} kills a data worker instead, while it sends its fifth batch. With
+"signal" the process receives another signal than SIGKILL, and the call continues. {"limit": 1000} limits the size of
+the files that it writes. Torch is imported once, before the first fork, so that a process takes a fraction of a second.
+Prints a JSON list with the exit status of every process and what it was killed in.
 """
 
 import json
@@ -17,16 +18,17 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
+from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import safetensors.torch
 import torch
-import torch._dynamo  # the optimiser would import it in every process, which takes a second
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import regard.cli
-import regard.training.run
+from regard.training import workers
 
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "save_file")
 
@@ -39,6 +41,12 @@ def changed_path(name: str, arguments: tuple[Any, ...], options: dict[str, Any])
     if options.get("dir_fd") is not None:
         return Path(f"/proc/self/fd/{options['dir_fd']}").readlink() / path
     return Path(path).absolute()
+
+
+def die() -> NoReturn:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("the process was not killed")
 
 
 def kill_in_call(death: dict[str, Any], out: Path, report: int) -> None:
@@ -63,8 +71,7 @@ def kill_in_call(death: dict[str, Any], out: Path, report: int) -> None:
             elif number % 2:
                 with suppress(OSError):  # for example because the folder exists
                     function(*arguments, **options)
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError("the process was not killed")
+            die()
 
         return call
 
@@ -82,10 +89,45 @@ def kill_in_step(number: int, report: int) -> None:
         steps += 1
         if steps == number:
             os.write(report, b"step")
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
     register = register_optimizer_step_post_hook if number % 2 else register_optimizer_step_pre_hook
     register(count)
+
+
+def dying_worker(worker: int, batch: int, at: str, report: int | None = None) -> Callable[..., None]:
+    """Return a constructor of data workers, of which one is killed when it prepares its n-th batch.
+
+    Args:
+        worker: Number of the worker, from 1.
+        batch: Number of the batch, from 1.
+        at: "before" the batch is made, "within" the message that contains it, or "after" the message.
+        report: Pipe that receives the word "worker" when it is killed.
+    """
+    start, send = workers._Worker.__init__, Connection.send_bytes
+
+    def send_and_die(connection: Connection, message: bytes) -> None:
+        if at == "after":
+            send(connection, message)
+        else:
+            os.write(connection.fileno(), len(message).to_bytes(4, "big") + message[: len(message) // 2])
+        die()
+
+    def start_dying(self: Any, make: Callable[[Any], Any], number: int) -> None:
+        batches = count(1)
+
+        def make_or_die(plan: Any) -> Any:
+            if number == worker and next(batches) == batch:
+                if report is not None:
+                    os.write(report, b"worker")
+                if at == "before":
+                    die()
+                Connection.send_bytes = send_and_die  # type: ignore[method-assign,assignment]  # in this process only
+            return make(plan)
+
+        start(self, make_or_die, number)
+
+    return start_dying
 
 
 def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: int) -> None:
@@ -99,8 +141,10 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
             kill_in_call(death, out, report)
         if "step" in death:
             kill_in_step(death["step"], report)
+        if "worker" in death:
+            workers._Worker.__init__ = dying_worker(**death, report=report)  # type: ignore[method-assign]
         sys.argv = ["regard", *arguments]
-        regard.cli.main()
+        import_module("regard.cli").main()
     except SystemExit as stopped:
         code = stopped.code
     finally:
@@ -110,6 +154,9 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
 
 
 def main() -> None:
+    """Run the plan."""
+    for name in ("regard.cli", "regard.training.run", "torch._dynamo"):  # before the first fork
+        import_module(name)
     plan, out, arguments = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[3:]
     results = []
     for death in [*plan, {}]:
