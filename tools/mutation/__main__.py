@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tools.mutation import coverage_map
-from tools.mutation.coverage_map import Test
+from tools.mutation.coverage_map import CoveringTest
 from tools.mutation.mutants import Mutant, sample_mutants
 from tools.mutation.runner import Copy, Result, load_results, store_result
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def choose_mutants(
-    seed: int, count: int, package: str | None, tests: list[Test]
+    seed: int, count: int, package: str | None, tests: list[CoveringTest]
 ) -> tuple[list[Mutant], list[tuple[Mutant, str]]]:
     """Return `count` random mutants, and those that were drawn but are excluded, with the reason."""
     reasons = load_reasons()
@@ -86,8 +86,8 @@ def load_reasons() -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
 
 
-def run(mutants: list[Mutant], tests: list[Test], path: Path, jobs: int, budget: float, again: bool) -> None:
-    """Test the mutants that have no result yet, and store each result at once.
+def run(mutants: list[Mutant], tests: list[CoveringTest], path: Path, jobs: int, budget: float, again: bool) -> None:
+    """CoveringTest the mutants that have no result yet, and store each result at once.
 
     A test that fails without a mutant does not count: the mutants that it has killed are tested again.
     """

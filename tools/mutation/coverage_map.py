@@ -96,7 +96,7 @@ def _store_source(name: str) -> str:
 
 
 @dataclass
-class Test:
+class CoveringTest:
     """A test of the map: how long it and its shared fixtures took, and the lines that it ran as bits of an integer."""
 
     name: str
@@ -114,30 +114,36 @@ class Test:
         if path not in self.lines:
             return False
         mask, old = int(self.lines[path], 16), _align(path, self.sources[path])
-        return any(line in old and mask >> old[line] & 1 for line in lines)
+        return any(mask >> number & 1 for line in lines for number in old.get(line, ()))
 
 
 @cache
-def _align(path: str, digest: str) -> dict[int, int]:
-    """Map the line numbers of today's file to those of a stored version. Changed lines are missing."""
+def _align(path: str, digest: str) -> dict[int, range]:
+    """Map the line numbers of today's file to those of a stored version. New lines are missing."""
     stored = (HOME / "sources" / digest).read_text(encoding="utf-8").splitlines()
     today = (ROOT / path).read_text(encoding="utf-8").splitlines()
-    blocks = difflib.SequenceMatcher(None, today, stored, autojunk=False).get_matching_blocks()
-    return {block.a + i + 1: block.b + i + 1 for block in blocks for i in range(block.size)}
+    aligned = {}
+    for change, first, last, old_first, old_last in difflib.SequenceMatcher(None, today, stored, False).get_opcodes():
+        for line in range(first, last):
+            if change == "equal":
+                aligned[line + 1] = range(old_first + line - first + 1, old_first + line - first + 2)
+            elif change == "replace":
+                aligned[line + 1] = range(old_first + 1, old_last + 1)
+    return aligned
 
 
-def load() -> list[Test]:
+def load() -> list[CoveringTest]:
     """Return the tests of the map whose files still exist, fastest first."""
     tests = []
     for path in (HOME / "map").glob("**/*.json"):
         stored = json.loads(path.read_text(encoding="utf-8"))
         if (ROOT / path.relative_to(HOME / "map").with_suffix("")).exists():
             for name, record in stored["tests"].items():
-                tests.append(Test(name, sources=stored["sources"], **record))
+                tests.append(CoveringTest(name, sources=stored["sources"], **record))
     return sorted(tests, key=lambda test: (test.total, test.name))
 
 
-def find_covering(mutant: Mutant, tests: list[Test]) -> list[Test]:
+def find_covering(mutant: Mutant, tests: list[CoveringTest]) -> list[CoveringTest]:
     """Return the tests that run the line of a mutant, fastest first.
 
     A line that runs when its module is imported, such as a default value, counts as covered by the tests that run a
@@ -146,7 +152,7 @@ def find_covering(mutant: Mutant, tests: list[Test]) -> list[Test]:
     path = mutant.path
     if mutant.covered_by:
         found = [test for test in tests if test.runs(path, mutant.covered_by)]
-        if found or _is_unchanged(path, mutant.covered_by, tests):
+        if found or _is_known(path, mutant.covered_by, tests):
             return found
     for paths in ([path], list(_list_importers(path))):
         bodies = {name: _list_function_lines(name) for name in paths}
@@ -155,8 +161,8 @@ def find_covering(mutant: Mutant, tests: list[Test]) -> list[Test]:
     return []
 
 
-def _is_unchanged(path: str, lines: Iterable[int], tests: list[Test]) -> bool:
-    """Whether the newest version of a file in the map has these lines."""
+def _is_known(path: str, lines: Iterable[int], tests: list[CoveringTest]) -> bool:
+    """Whether a version of the file in the map has one of these lines; new lines may be covered by any test."""
     digests = {test.sources[path] for test in tests if path in test.sources}
     return any(line in _align(path, digest) for digest in digests for line in lines)
 

@@ -1,6 +1,6 @@
 """Runs pytest in forked processes that have already imported torch and other libraries, but nothing of regard.
 
-    python -m tools.mutation.fork_server < COMMANDS
+    python -m tools.mutation.fork_server LIBRARIES... < COMMANDS
 
 Each line of standard input is a JSON object {"folder": ..., "environment": {...}, "arguments": [...]}: pytest runs in
 the folder. Its wait status is written to standard output.
@@ -44,7 +44,7 @@ LIBRARIES = (
 
 def main() -> None:
     """Run the commands one after the other."""
-    for name in LIBRARIES:
+    for name in sys.argv[1:]:
         with suppress(ImportError):
             import_module(name)
     for line in sys.stdin:

@@ -24,7 +24,19 @@ FUNCTIONS = {"min": "max", "minimum": "maximum", "amin": "amax", "argmin": "argm
 FUNCTIONS |= {new: old for old, new in FUNCTIONS.items()}
 OPERATOR = re.compile(r"is\s+not|not\s+in|is|in|<=|>=|==|!=|//|\*\*|[<>+*/-]")
 
-SYMMETRIC = {"min", "max", "minimum", "maximum", "isinstance", "issubclass", "gcd", "equal", "allclose", "cast"}
+SYMMETRIC = {
+    "min",
+    "max",
+    "minimum",
+    "maximum",
+    "isinstance",
+    "issubclass",
+    "gcd",
+    "equal",
+    "allclose",
+    "cast",
+    "suppress",
+}
 """Functions whose arguments are not swapped: their order does not matter or is a matter of types."""
 MESSAGES = {"log", "logger", "logging", "warn", "warning", "info", "debug", "log_event", "annotate"}
 """Functions, methods and objects that write messages."""
@@ -293,7 +305,7 @@ class MutantFinder(ast.NodeVisitor):
             if not (last in SHAPE_METHODS and isinstance(argument, ast.Constant)):
                 self.visit(argument)
         for keyword in node.keywords:
-            if keyword.arg not in IGNORED_KEYWORDS:
+            if keyword.arg not in IGNORED_KEYWORDS and (last, keyword.arg) != ("zip", "strict"):
                 self.visit(keyword.value)
 
     def swap_arguments(self, node: ast.Call, name: str) -> None:

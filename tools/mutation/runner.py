@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from tools.mutation.coverage_map import ROOT, Test
+from tools.mutation.coverage_map import ROOT, CoveringTest
+from tools.mutation.fork_server import LIBRARIES
 from tools.mutation.mutants import Mutant
 
 FIRST_SECONDS = 15
@@ -35,30 +36,36 @@ class Result:
     covering: int
 
 
-class Copy:
-    """A copy of the tracked and new files of the working tree, in which mutants are tested."""
+def list_files() -> list[str]:
+    """Return the tracked and new files of the working tree."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name]
 
-    def __init__(self, folder: Path) -> None:
+
+class Copy:
+    """A copy of the working tree in which mutants are tested."""
+
+    def __init__(self, folder: Path, libraries: Sequence[str] = LIBRARIES) -> None:
         self.folder = folder
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for name in filter(None, listed.stdout.split("\0")):
+        for name in list_files():
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
         self.server = subprocess.Popen(
-            [sys.executable, "-m", "tools.mutation.fork_server"],
-            cwd=ROOT,
+            [sys.executable, "-m", "tools.mutation.fork_server", *libraries],
+            cwd=Path(__file__).parents[2],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    def close(self) -> None:
+        """End the fork server."""
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait()
 
     @contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -73,7 +80,7 @@ class Copy:
             path.write_text(source, encoding="utf-8")
             Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def run(self, tests: Iterable[Test], stop: bool = True) -> list[str]:
+    def run(self, tests: Iterable[CoveringTest], stop: bool = True) -> list[str]:
         """Run tests and return those that fail: the first one, or all. An import that fails counts as a test."""
         limits = {test.name: LIMIT_SECONDS + LIMIT_FACTOR * test.total for test in tests}
         with tempfile.TemporaryDirectory() as name:
@@ -101,7 +108,7 @@ class Copy:
                 return [current.read_text(encoding="utf-8") if current.exists() else "import"]
             return []
 
-    def test(self, mutant: Mutant, tests: list[Test], budget: float) -> Result:
+    def test(self, mutant: Mutant, tests: list[CoveringTest], budget: float) -> Result:
         """Run the covering tests of a mutant, fastest first, until one fails or a number of seconds is reached."""
         if not tests:
             return Result(mutant.key, "uncovered", "", 0, 0)
@@ -113,7 +120,7 @@ class Copy:
         return Result(mutant.key, "survived", "", count, len(tests))
 
 
-def _count_within(tests: list[Test], budget: float) -> int:
+def _count_within(tests: list[CoveringTest], budget: float) -> int:
     """Return how many tests, at least one, take a number of seconds in total. Shared fixtures count once."""
     fixtures: set[str] = set()
     total = 0.0
