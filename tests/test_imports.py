@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
         "pipelines": "decoding data models attention ops runtime files errors",
         "evaluation": "pipelines inspection decoding data models layers attention runtime files errors config",
         "interop": "pipelines decoding data models layers attention runtime files errors config",
-        "training": "interop evaluation pipelines decoding data models layers attention ops registry "
+        "training": "interop evaluation pipelines inspection decoding data models layers attention ops registry "
         "runtime files errors config",
     }.items()
 }

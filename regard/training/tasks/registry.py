@@ -85,7 +85,8 @@ def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where:
     recipes = {known: TASKS[model.task].recipe_type for known, model in MODELS.items() if model.task}
     for group, keys in values.items():
         names: list[tuple[str, ...]] = [(group,)]
-        if isinstance(keys, Mapping) and not (group == "objective" and "kind" in keys):
+        # A registered objective has keys of its own, and `search` names the model to which a setting belongs.
+        if isinstance(keys, Mapping) and group != "search" and not (group == "objective" and "kind" in keys):
             names += [(group, key) for key in keys]
         for name in names:
             others = [other for other, recipe in recipes.items() if _has(recipe, *name)]
