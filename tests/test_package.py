@@ -21,6 +21,7 @@ from regard.training.tasks.registry import load_recipe
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
 # Public names
 
@@ -92,7 +93,7 @@ def parse(words: list[str]) -> None:
 
 def documented_commands() -> list[list[str]]:
     recipes = [entry.read_text("utf-8") for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
-    guides = [path.read_text(encoding="utf-8") for path in (README, *sorted(DOCS.glob("*.md"))) if path.exists()]
+    guides = [path.read_text(encoding="utf-8") for path in PAGES if path.exists()]
     shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
     return [words for text in [*recipes, *shown] for words in commands(text)]
 
@@ -120,7 +121,7 @@ def test_invalid_commands_are_detected() -> None:
             parse(words)
 
 
-@pytest.mark.parametrize("path", [README, *sorted(DOCS.glob("*.md"))], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_linked_files_exist(path: Path) -> None:
     targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
     assert [target for target in targets if not (path.parent / target).exists()] == []
@@ -173,8 +174,10 @@ def is_known(key: str) -> bool:
     return True
 
 
-PAGES_WITH_PYTHON = [
-    page for page in (README, *sorted(DOCS.glob("*.md"))) if page.exists() and blocks(page.read_text("utf-8"), "python")
+PAGES_WITH_PYTHON = [  # tests/test_extending.py runs the tutorials, which consist of files and commands too
+    page
+    for page in PAGES
+    if page.exists() and page.parent.name != "extending" and blocks(page.read_text("utf-8"), "python")
 ]
 
 
