@@ -47,14 +47,14 @@ class Registry(Mapping[str, Registered]):
         _REGISTRIES[noun] = self
 
     def add(self, cls: Registered) -> Registered:
-        """Register a class. A class with the same name is replaced if it is defined in the same place.
+        """Register a class. A class with the same name is replaced if it is defined in the same file.
 
         Raises:
             UserError: The name belongs to another class.
         """
         name = self.name_of(cls)
         other = self._classes.get(name, cls)
-        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        if (_file_of(other), other.__qualname__) != (_file_of(cls), cls.__qualname__):
             owner = _origin(other) or "regard"
             raise UserError(f"{cls.__name__}: {owner} already has the {self.noun} {name}; choose another name")
         self._classes[name] = cls
@@ -144,8 +144,12 @@ def _origin(cls: type) -> str | None:
     for path, module in _FILES.items():
         if module.__name__ == cls.__module__:
             return "/".join(path.parts[-2:]) if path.stem == "__init__" else path.name
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None) if package == "__main__" else None
-    return Path(file).name if file else package
+    return Path(_file_of(cls)).name if package == "__main__" else package
+
+
+def _file_of(cls: type) -> str:
+    """Return the file that defines a class, or its module if there is none, as in a notebook."""
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
 
 
 # Imports

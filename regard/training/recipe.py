@@ -204,7 +204,8 @@ def build_model_config(
     changes = dict(keys)
     preset = changes.pop("preset", default if presets else None)
     if preset is not None and preset not in presets:
-        raise UserError(f"model.preset: {preset!r} is not one of {', '.join(presets)}")
+        problem = f"not one of {', '.join(presets)}" if presets else "given, but this kind of model has none; omit it"
+        raise UserError(f"model.preset: {preset!r} is {problem}")
     known = ["preset", *(key for key in config_type.model_fields if key not in derived)]
     for key in changes:
         if key in derived:

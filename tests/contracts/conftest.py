@@ -18,11 +18,12 @@ from typing import TypeVar
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from regard.attention.core import Full, Kind
+from regard.attention.core import Full, Kind, attention_scores
 from regard.attention.linear import Linear
 from regard.attention.local import Local
+from regard.attention.masks import Mask
 from regard.attention.routing import Routing
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.swin import Swin, SwinConfig
@@ -108,7 +109,17 @@ VISION_MODELS: dict[str, Callable[[], ViT | Swin]] = {
 # Kinds of attention. Dense kinds attend to all keys that a mask allows, sparse kinds to some of them.
 HEADS, HEAD_WIDTH = 2, 8
 torch.manual_seed(0)
+
+
+class FromScores(Kind):
+    """A kind that defines only its scores, as an extension does."""
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        return attention_scores(q, k, mask)
+
+
 DENSE_KINDS: dict[str, Kind] = {
+    "from-scores": FromScores(),
     "full": Full(),
     "full-reference": Full(path="reference"),
     "full-sdpa": Full(path="sdpa"),

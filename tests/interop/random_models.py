@@ -23,6 +23,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "learned": {"positions": "learned", "max_length": 96},
     "pre-learned": {"norm": "pre", "positions": "learned", "max_length": 96},
     "rotary": {"positions": "rotary"},
+    "diagonal": {"positions": "diagonal-scaled"},
     "untied": {"tie": "none"},
     "pre-untied": {"norm": "pre", "tie": "none"},
     "two-vocabularies": {"tie": "target"},

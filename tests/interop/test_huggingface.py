@@ -33,6 +33,7 @@ UNSUPPORTED = {
     "pre-swiglu": "no gated feed-forward",
     "learned": "post-norm and learned positions",
     "rotary": "no rotary positions",
+    "diagonal": "no diagonal-scaled positions",
     "two-vocabularies-untied": "one vocabulary size for both sides",
     "pre-without-final-norm": "a final norm with pre-norm",
     "post-with-final-norm": "none with post-norm",

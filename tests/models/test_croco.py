@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard.attention.core import Full
+from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.layers import patchify, unpatchify
@@ -35,6 +37,18 @@ def test_presets_have_the_published_numbers_of_parameters(preset: str) -> None:
     with torch.device("meta"):
         model = CroCo(getattr(CroCoConfig, preset)())
     assert round(sum(p.numel() for p in model.parameters()) / 1e6, 2) == MILLIONS[preset]
+
+
+def test_bias_and_scale_of_all_attentions_can_be_set() -> None:
+    model = tiny(qkv_bias=False, qk_scale=0.2)
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    assert len(attentions) == 2 + 2 * 2
+    assert {attention.qkv.bias for attention in attentions} == {None}
+    assert {attention.kind for attention in attentions} == {Full(scale=0.2)}
+    with probe(model, ["decoder.1.cross"], record=["scores", "q", "k"]) as seen:
+        model(view(1), view(2))
+    record = seen["decoder.1.cross"]
+    assert torch.allclose(record.scores, 0.2 * record.q @ record.k.transpose(-2, -1), atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
