@@ -35,7 +35,10 @@ for command in COMMANDS:
     app.command()(command)
 app.command("import")(import_)
 
-PATH_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+PATH_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
 """Operating system errors that are caused by a path and not by a bug."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -152,6 +152,13 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
             raise UserError(f"{option} {argument}: {key} is given twice; choose one")
         values[key] = value.strip()
     return values
+
+
+def reject_options(context: str, options: Mapping[str, object]) -> None:
+    """Reject options that are given, but have no effect in this context."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise UserError(f"{name}: has no effect with {context}; omit it")
 
 
 def check_file_name(path: Path, option: str) -> None:

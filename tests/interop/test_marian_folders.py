@@ -188,7 +188,7 @@ def test_banned_tokens_have_the_smallest_logit_and_others_keep_theirs() -> None:
     "banned", [[[4]], [[-1]], [[0, 1]], [[]], [0], 7, "ab", [[True]], [[1.0]], [["1"]], [[0], None]]
 )
 def test_banned_words_must_be_single_tokens_of_the_vocabulary(banned: object) -> None:
-    with pytest.raises(UserError, match="config: .* is not a single token of the vocabulary"):
+    with pytest.raises(UserError, match=r"config: .* is not a single token of the vocabulary"):
         ban_tokens({"final_logits_bias": torch.zeros(1, 4)}, banned, "config")
 
 
