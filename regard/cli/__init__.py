@@ -41,7 +41,10 @@ for command in COMMANDS:
     app.command()(command if command in WITHOUT_MODELS else add_import_option(command))
 app.command("import")(import_)
 
-PATH_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+PATH_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
 """Operating system errors that are caused by a path and not by a bug."""
 
 

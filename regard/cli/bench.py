@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Device, check_file_name
+from regard.cli.options import Device, check_file_name, reject_options
 from regard.errors import UserError, prefix_errors
 from regard.runtime import choose_device
 
@@ -35,7 +35,7 @@ def bench(
         list[int] | None, typer.Option(min=1, help="batch size (repeatable); by default 1, 8 and 64")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="time per model and batch size; with --attention, limit per call")
+        float, typer.Option(min=0, max=3600, help="time per model and batch size; with --attention, limit per call")
     ] = 3.0,
     library: Annotated[
         list[str] | None, typer.Option(help="other library: huggingface or ctranslate2 (repeatable)")
@@ -64,11 +64,11 @@ def bench(
     input_type = _check_runs(runs, training)
     text_options: dict[str, object] = {"--src": src, "--ref": ref, "--tokenize": tokenize, "--plot": plot}
     if training:
-        _reject_options("--training", text_options | {"--batch": batch})
+        reject_options("--training", text_options | {"--batch": batch})
     elif attention:
-        _reject_options("--attention", text_options | {"--batch": batch, "--library": library})
+        reject_options("--attention", text_options | {"--batch": batch, "--library": library})
     elif input_type == "images":
-        _reject_options("an image model", text_options)
+        reject_options("an image model", text_options)
     elif input_type != "text":
         raise UserError(f"{runs[0]}: inference of a model that reads {input_type} is not timed; use --training")
     _check_files(src, ref, out, plot)
@@ -90,12 +90,6 @@ def bench(
     if plot is not None:
         assert isinstance(report, SpeedReport)
         save_quality_plot(report.results, plot, f"Quality against speed on {environment['machine']}")
-
-
-def _reject_options(context: str, options: dict[str, object]) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise UserError(f"{name}: has no effect with {context}; omit it")
 
 
 def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Path | None) -> None:

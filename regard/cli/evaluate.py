@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.classify import check_readable
-from regard.cli.options import SAMPLING_OPTIONS, Device, SearchOptions, add_search_options, check_file_name
+from regard.cli.options import (
+    SAMPLING_OPTIONS,
+    Device,
+    SearchOptions,
+    add_search_options,
+    check_file_name,
+    reject_options,
+)
 from regard.errors import UserError, prefix_errors
 from regard.runtime import LineProgress, choose_device, replace_text_file
 
@@ -46,9 +53,13 @@ def evaluate(
     if (src is None) == (data is None):
         raise UserError("evaluate needs either --src, sentences for a translator, or --data, images for a classifier")
     if data is not None:
+        text_options = {"--ref": ref, "--against": against, "--paired": paired, "--tokenize": tokenize}
+        reject_options("--data", text_options | {"--lowercase": lowercase, "--ter": ter, "--out": out})
         evaluate_images(run, data, split, mirrored, pictures, save, as_json, device)
         return
     assert src is not None
+    reject_options("--src", {"--split": split, "--mirrored": mirrored, "--pictures": pictures})
+    _check_inputs(run, src, ref, against)
     from regard.data.text.readers import read_parallel
     from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
     from regard.evaluation.metrics import Metrics
@@ -104,6 +115,19 @@ def evaluate(
     elif against is not None:
         typer.echo(f"{run} against {against}:")
         typer.echo("\n".join(str(value) for values in comparison.values() for value in values))
+
+
+def _check_inputs(run: Path, src: Path, ref: Path | None, against: Path | None) -> None:
+    from regard.data.text.readers import PAIR_SUFFIXES, format_suffix
+
+    for name, path in ((f"{run}", run), (f"--against {against}", against)):
+        if path is not None and not path.exists():
+            raise UserError(f"{name}: no such file or folder; give a model, a run, or a file of translations")
+    if ref is None and not src.is_dir() and format_suffix(src) not in PAIR_SUFFIXES:
+        raise UserError(
+            f"evaluate needs --ref, the references of {src}, one per line; only {', '.join(PAIR_SUFFIXES)} files and "
+            f"folders of them contain both sides"
+        )
 
 
 def _check_translations_file(out: Path | None, inputs: Sequence[Path | None]) -> None:

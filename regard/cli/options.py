@@ -181,6 +181,13 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
     return values
 
 
+def reject_options(context: str, options: Mapping[str, object]) -> None:
+    """Reject options that are given, but have no effect in this context."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise UserError(f"{name}: has no effect with {context}; omit it")
+
+
 def check_file_name(path: Path, option: str) -> None:
     """Check that a file can be created at `path`."""
     if path.is_dir() or not path.parent.is_dir():

@@ -85,6 +85,29 @@ class AttentionRecord:
         return last[quantity]
 
 
+class UnknownRecordError(UserError, KeyError):
+    """The name of a module without a record."""
+
+    __str__ = BaseException.__str__  # KeyError would quote the sentence
+
+
+class AttentionRecords(dict[str, AttentionRecord]):
+    """Records by the name of the attention module, in the order of the calls.
+
+    Args:
+        probed: Names of the modules that are recorded.
+    """
+
+    def __init__(self, probed: Collection[str]) -> None:
+        super().__init__()
+        self.probed = list(probed)
+
+    def __missing__(self, name: str) -> AttentionRecord:
+        if name in self.probed:
+            raise UnknownRecordError(f"{name!r} has not been called yet; run the model inside the block of the probe")
+        raise UnknownRecordError(f"{name!r} is not among the probed modules: {', '.join(self.probed) or 'none'}")
+
+
 @contextmanager
 def probe(
     model: nn.Module,
@@ -92,7 +115,7 @@ def probe(
     heads: Collection[int] | Mapping[str, Collection[int]] | None = None,
     record: Collection[Quantity] = WEIGHTS_ONLY,
     keep: int | None = 1,
-) -> Iterator[dict[str, AttentionRecord]]:
+) -> Iterator[AttentionRecords]:
     """Records quantities of a model's attention modules within the block, by module name. Outputs do not change.
 
     A `Translator` called within the block runs a second, teacher-forced pass over its best translations, so that each
@@ -159,7 +182,7 @@ class _Recorder:
         self, names: dict[Attention, str], heads: dict[str, list[int]], record: Collection[Quantity], keep: int | None
     ) -> None:
         self.names, self.heads, self.record, self.keep = names, heads, record, keep
-        self.records: dict[str, AttentionRecord] = {}
+        self.records = AttentionRecords(heads)
         self._q_shapes: dict[Attention, torch.Size] = {}  # of modules whose context is still to be recorded
 
     def observe(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:

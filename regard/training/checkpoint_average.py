@@ -24,9 +24,9 @@ def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
         raise UserError(f"{out}: already exists; choose another --out, or remove it first")
     if len(paths) == 1 and (paths[0] / CHECKPOINTS).is_dir():
         return _average_run(paths[0], out)
+    folders = [find_model_folder(path) for path in paths]
     if len(paths) == 1:
         raise UserError(f"{paths[0]}: a single model cannot be averaged; give several, or a run with checkpoints")
-    folders = [find_model_folder(path) for path in paths]
     first = Translator.load(folders[0])
     _save(first, _weights(first, folders), out)
     return folders

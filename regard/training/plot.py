@@ -98,7 +98,8 @@ def read_log(run: Path) -> list[Entry]:
         with open_regular(path) as file:
             lines = [line.decode("utf-8", "replace") for line in read_raw_lines(file, str(path))]
     except MissingFileError:
-        raise UserError(f"{run}: not a training run ({LOG} is missing)") from None
+        problem = f"not a training run ({LOG} is missing)" if run.is_dir() else "no such run folder"
+        raise UserError(f"{run}: {problem}") from None
     entries: list[Entry] = []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):

@@ -57,7 +57,7 @@ class TrainingSettings(Settings):
     log_every: int = Field(50, gt=0, description="steps between lines of the metrics log; the first ones follow sooner")
     checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a run resumes")
     keep_checkpoints: int = Field(2, gt=0, description="number of checkpoints to keep")
-    seed: int = Field(1, description="seed of weights, dropout and the order of the data")
+    seed: int = Field(1, ge=0, lt=2**63, description="seed of weights, dropout and the order of the data")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     threads: int | None = Field(
         None, gt=0, le=1024, description="CPU threads; default: one for each CPU that the process may use"

@@ -119,7 +119,7 @@ def test_invalid_input_is_rejected_in_one_sentence(run: Path, tmp_path: Path, co
     old = write(tmp_path / "old", [{"step": 1, "loss": 2.0}])
     out = tmp_path / "p.png"
     for words, message in (
-        ((tmp_path / "none",), "none: not a training run (log.jsonl is missing)"),
+        ((tmp_path / "none",), "none: no such run folder"),
         ((bare,), "bare: not a training run"),
         ((empty,), "empty/log.jsonl: no entries yet"),
         ((run, damaged), "damaged/log.jsonl, line 2: not a log entry: '{oops}'"),

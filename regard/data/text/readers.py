@@ -88,8 +88,6 @@ def find_shards(
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
             raise UserError(f"{source} is a folder without {', '.join(PAIR_SUFFIXES)} files; it must contain shards.")
-        for path in paths:
-            check_regular(path)  # unlike a given path, which may be a pipe
         return [shard for path in paths for shard in find_shards(path, columns=columns, keys=keys)]
     suffix = format_suffix(source)
     if target is None:
@@ -154,9 +152,10 @@ def _read_rows(path: Path, source_column: int, target_column: int) -> Iterator[P
     for number, line in _number_lines(path):
         fields = line.split("\t")
         if len(fields) < required:
+            columns = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
             raise UserError(
-                f"{path}, line {number}: {len(fields)} tab-separated column(s) found, but columns {source_column} and "
-                f"{target_column} (counted from 0) need at least {required}."
+                f"{path}, line {number}: has {columns} separated by tabs, but column {required - 1} is needed; "
+                f"columns are counted from 0."
             )
         yield Pair(fields[source_column], fields[target_column])
 
@@ -232,6 +231,8 @@ def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
     try:
+        if path.exists() and not path.is_dir() and path.parts[:2] != ("/", "dev"):  # shells pass pipes as /dev/fd/N
+            check_regular(path)
         with _open_decompressed(path) as stream:
             yield from read_raw_lines(stream, str(path))
     except FileNotFoundError as error:
@@ -284,7 +285,8 @@ def _text_of(row: dict[str, object], key: str, where: str) -> str:
     value: object = row
     for part in [key] if key in row else key.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise UserError(f'{where}: the key "{key}" is missing; each line must have it.')
+            keys = ", ".join(f'"{name}"' for name in row) or "none"
+            raise UserError(f'{where}: the key "{key}" is missing; the keys of this line are {keys}.')
         value = value[part]
     if not isinstance(value, str):
         raise UserError(f'{where}: the value of "{key}" has type {type(value).__name__}, but must be a string.')

@@ -202,7 +202,7 @@ def test_columns_of_a_header_are_the_selected_ones(tmp_path: Path) -> None:
 
 def test_too_few_columns_are_rejected_with_the_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\nc\n")
-    assert f"{path}, line 2: 1 tab-separated column(s)" in error_of(read_tsv(path))
+    assert f"{path}, line 2: has 1 column separated by tabs, but column 1 is needed" in error_of(read_tsv(path))
 
 
 def test_a_negative_column_is_rejected(tmp_path: Path) -> None:
