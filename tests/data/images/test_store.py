@@ -109,7 +109,7 @@ def test_share_of_bad_images_is_not_rounded_down(tmp_path: Path) -> None:
     assert write_image_store(tmp_path / "store", images, RESIZE, max_bad=0.29, store_pixels=False) == 29
     write(root / "a" / "29.png", b"only text")
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="30 of the first .* images cannot be decoded"):
+    with pytest.raises(UserError, match=r"30 of the first .* images cannot be decoded"):
         write_image_store(tmp_path / "other", images, RESIZE, max_bad=0.29, store_pixels=False)
 
 
