@@ -111,6 +111,27 @@ def test_prefetched_results_keep_their_order_and_few_are_computed_ahead() -> Non
     assert list(results) == [number**2 for number in range(1, 100)]
 
 
+def test_closing_the_iterator_cancels_what_has_not_started() -> None:
+    started: list[int] = []
+
+    def work(number: int) -> int:
+        started.append(number)
+        time.sleep(0.02)
+        return number
+
+    results = prefetch(work, range(1000), threads=1, ahead=100)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert len(started) < 101
+
+
+def test_error_of_a_prefetched_item_is_raised_in_its_turn() -> None:
+    results = prefetch(lambda number: 6 // (3 - number), range(9), threads=2, ahead=5)
+    assert [next(results) for _ in range(3)] == [2, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
 @pytest.mark.parametrize(
     ("files", "cpus"),
     [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention.masks import Mask
+from regard.attention.masks import Mask, check_broadcastable
 from regard.attention.packing import PaddedIndex, pack_padded, packed_layouts, pad_packed, pad_packed_mask
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
@@ -75,7 +75,8 @@ def attend(
         ValueError: The shapes do not fit together, the path is unknown or does not support the inputs.
     """
     mask = ALLOW_ALL if mask is None else mask
-    _check_arguments(q, k, v, mask, path)
+    check_choice("attend", "path", path, PATHS)
+    check_inputs(q, k, v, mask, bias)
     if not finite_bias:
         bias, mask = _move_exclusions(bias, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -84,10 +85,9 @@ def attend(
     return IMPLEMENTATIONS[path](q, k, v, mask, scale, dropout, bias)
 
 
-def _check_arguments(q: Tensor, k: Tensor, v: Tensor, mask: Mask, path: AttentionPath) -> None:
-    if not isinstance(mask, Mask):
-        raise TypeError(f"mask must be a Mask, not a {type(mask).__name__}; pass a boolean tensor as Mask(allowed=...)")
-    check_choice("attend", "path", path, PATHS)
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias = None) -> None:
+    """Raise the same errors on every path and in every kind if q, k, v, mask and bias do not fit together."""
+    _check_type(mask)
     problem = None
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
         problem = "q, k and v must have four dimensions (batch, heads, tokens, width)"
@@ -97,6 +97,17 @@ def _check_arguments(q: Tensor, k: Tensor, v: Tensor, mask: Mask, path: Attentio
         problem = "q and k must have the same width, and k and v the same number of tokens"
     if problem is not None:
         raise ValueError(f"{problem}, found q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+    if torch.compiler.is_compiling():  # sizes may be symbolic
+        return
+    B, H, T, S = *q.shape[:3], k.shape[2]
+    mask.check(B, H, T, S)
+    if bias is not None:
+        check_broadcastable("the bias", bias, (B, H, T, S))
+
+
+def _check_type(mask: Mask) -> None:
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask must be a Mask, not a {type(mask).__name__}; pass a boolean tensor as Mask(allowed=...)")
 
 
 def _move_exclusions(bias: Bias, mask: Mask) -> tuple[Bias, Mask]:
@@ -111,7 +122,9 @@ def attention_weights(
     q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Bias = None
 ) -> Tensor:
     """Return the weights softmax(q kᵀ · scale + bias), (B, H, T, S), in float32 or better."""
-    bias, mask = _move_exclusions(bias, mask or ALLOW_ALL)
+    mask = ALLOW_ALL if mask is None else mask
+    _check_type(mask)
+    bias, mask = _move_exclusions(bias, mask)
     scores = _compute_scores(q, k, scale, bias)
     allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
     if allowed is None:
@@ -125,8 +138,10 @@ def attention_scores(
     q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Return the argument of the softmax, q kᵀ · scale + bias, (B, H, T, S), with -inf for excluded keys."""
+    mask = ALLOW_ALL if mask is None else mask
+    _check_type(mask)
     scores = _compute_scores(q, k, scale, bias)
-    allowed = (mask or ALLOW_ALL).dense(q.shape[-2], k.shape[-2], q.device)
+    allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
@@ -231,16 +246,18 @@ def _fully_masked_rows(mask: Mask, T: int, S: int, device: torch.device) -> Tens
 
 def _decode(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by a Triton kernel for few queries and many keys, as in decoding; forward only."""
+    V = v.shape[-1]
+    q, k, v = equal_widths(q, k, v)
     if bias is not None or dropout or not dispatch.decode_attention_applies(q, k, v, mask):
         raise ValueError("path='decode' supports few queries on a GPU without gradients, dropout, bias or windows")
-    return decode_attention(q, k, v, mask, scale)
+    return decode_attention(q, k, v, mask, scale)[..., :V]
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Pad a packed batch, attend, and pack the result."""
     queries, keys = packed_layouts(mask)
     if bias is not None:
-        raise ValueError("a packed batch with a bias is supported by path='reference' only")
+        raise ValueError("path='padded' supports no bias")
     padded_mask = mask.cached(("padded",), lambda: pad_packed_mask(mask))
     query_index = mask.cached(("query index",), partial(PaddedIndex.of, queries))
     key_index = query_index if keys is queries else mask.cached(("key index",), partial(PaddedIndex.of, keys))
@@ -254,35 +271,50 @@ def _flash_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dro
     from torch.nn.attention.varlen import varlen_attn
 
     queries, keys = packed_layouts(mask)
-    if bias is not None or mask.allowed is not None or dropout:
-        raise ValueError("path='flash_varlen' supports no bias, no dense mask and no dropout")
-    q_THD, k_SHD, v_SHD = (x[0].transpose(0, 1) for x in _equal_widths(q, k, v))
+    V = v.shape[-1]
+    q, k, v = equal_widths(q, k, v, range(8, 257, 8))
+    if bias is not None or mask.allowed is not None or dropout or not dispatch.flash_varlen_applies(q, v):
+        raise ValueError(
+            "path='flash_varlen' supports heads of up to 256 features in half precision on a GPU, without bias, "
+            "dense mask or dropout"
+        )
+    q_THD, k_SHD, v_SHD = (x[0].transpose(0, 1) for x in (q, k, v))
     offsets, lengths = (queries.offsets, keys.offsets), (queries.longest, keys.longest)
     before, after = (-1 if limit is None else limit for limit in mask.reach)
     context = varlen_attn(q_THD, k_SHD, v_SHD, *offsets, *lengths, scale=scale, window_size=(before, after))
     assert isinstance(context, Tensor)
-    return context.transpose(0, 1)[None, ..., : v.shape[-1]]
+    return context.transpose(0, 1)[None, ..., :V]
 
 
 def _triton_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend within a packed batch of short sequences by Triton kernels whose tiles hold several sequences."""
     packed_layouts(mask)
-    if bias is not None or mask.allowed is not None:
-        raise ValueError("path='triton_varlen' supports no bias and no dense mask")
-    context = attend_key_ranges(*_equal_widths(q, k, v), _key_ranges(mask), scale, dropout)
-    return context[..., : v.shape[-1]]
+    V = v.shape[-1]
+    q, k, v = equal_widths(q, k, v)
+    if bias is not None or mask.allowed is not None or not dispatch.attention_kernels_apply(q, k, v):
+        raise ValueError(
+            "path='triton_varlen' supports heads of up to 128 features on a GPU, without bias or dense mask"
+        )
+    return attend_key_ranges(q, k, v, _key_ranges(mask), scale, dropout)[..., :V]
 
 
 def _key_ranges(mask: Mask) -> KeyRanges:
     return mask.cached(("key ranges",), lambda: KeyRanges.of(mask))
 
 
-def _equal_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pad q and k, or v, with zeros to a common width for kernels that support a single one."""
-    extra = v.shape[-1] - q.shape[-1]
-    if extra == 0:
+def equal_widths(
+    q: Tensor, k: Tensor, v: Tensor, widths: Iterable[int] = dispatch.HEAD_WIDTHS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad q, k and v with zeros to the narrowest of these widths, for kernels that support no others.
+
+    Zeros change neither the scores nor the other features of the context. Heads wider than all widths stay as they are.
+    """
+    widest = max(q.shape[-1], v.shape[-1])
+    width = next((w for w in widths if w >= widest), None)
+    if width is None or q.shape[-1] == v.shape[-1] == width:
         return q, k, v
-    return (F.pad(q, (0, extra)), F.pad(k, (0, extra)), v) if extra > 0 else (q, k, F.pad(v, (0, -extra)))
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    return q, k, v
 
 
 IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Bias], Tensor]] = {

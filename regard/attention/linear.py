@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Hook, Kind, check_at_least, check_choice
+from regard.attention.core import Hook, Kind, check_at_least, check_choice, check_inputs
 from regard.attention.masks import Mask, Padded
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch
@@ -64,6 +64,7 @@ class Linear(nn.Module, Kind):
             self.register_buffer("directions", random_directions(size, width))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        check_inputs(q, k, v, mask)
         if dropout:
             raise ValueError("linear attention does not support attention dropout, because it computes no weights")
         rows = self_attention_rows(mask)
@@ -98,13 +99,11 @@ class Linear(nn.Module, Kind):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         T, S = q.shape[-2], k.shape[-2]
         quadratic = self.path == "quadratic" or mask.window is not None or mask.allowed is not None or mask.packed
-        if quadratic or T == 0 or (mask.causal and T > S):
+        if quadratic or not (q.numel() and v.numel()) or (mask.causal and T > S):
             weights = self.weights(q, k, mask)
             return (weights @ v.to(weights.dtype)).to(v.dtype)
         if self.path == "kernel" or (self.path == "auto" and self._kernel_applies(q, k, v, mask)):
-            lengths = mask.keys.lengths if isinstance(mask.keys, Padded) else None
-            elu = self.features == "elu"
-            return linear_attention(q, k, v, lengths, causal=mask.causal, elu=elu, scale=self.scale)
+            return self._attend_by_kernel(q, k, v, mask)
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
         if isinstance(mask.keys, Padded):
             phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
@@ -116,6 +115,21 @@ class Linear(nn.Module, Kind):
 
     def _kernel_applies(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
         return self.features != "random" and dispatch.linear_attention_kernel_applies(q, k, v, mask.causal)
+
+    def _attend_by_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        D, V = q.shape[-1], v.shape[-1]
+        if V != D:  # the kernels support values as wide as the keys; features of the values are independent
+            blocks = torch.split(F.pad(v, (0, -V % D)), D, -1)
+            return torch.cat([self._attend_by_kernel(q, k, block, mask) for block in blocks], -1)[..., :V]
+        aligned = not mask.causal or q.shape[-2] == k.shape[-2]
+        if self.features == "random" or not aligned or not dispatch.attention_kernels_apply(q, k, v):
+            raise ValueError(
+                "path='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 features, and "
+                "causality for as many queries as keys"
+            )
+        lengths = mask.keys.lengths if isinstance(mask.keys, Padded) else None
+        elu = self.features == "elu"
+        return linear_attention(q, k, v, lengths, causal=mask.causal, elu=elu, scale=self.scale)
 
     # Forms of the causal sum
 

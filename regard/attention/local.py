@@ -23,6 +23,7 @@ from regard.attention.core import (
     attention_weights,
     check_at_least,
     check_choice,
+    check_inputs,
 )
 from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
@@ -58,6 +59,7 @@ class Local(Kind):
         check_choice("local attention", "path", self.path, get_args(LocalPath))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        check_inputs(q, k, v, mask)
         path = self._select(q, k, v, mask, dropout) if self.path == "auto" else self.path
         if path == "reference":
             return attend(q, k, v, self._add_window(mask, q, k), scale=self.scale, dropout=dropout, path="reference")
@@ -65,7 +67,9 @@ class Local(Kind):
             k, v, mask = self._last_keys(q, k, v, mask)
             return attend(q, k, v, self._add_window(mask, q, k), scale=self.scale, dropout=dropout)
         if path == "flash_varlen":
-            return self._attend_flash_varlen(q, k, v, mask)
+            return self._attend_flash_varlen(q, k, v, mask, dropout)
+        if not _is_plain_self_attention(q, k, mask):
+            raise ValueError("path='blocks' supports self-attention only, without a window or a dense part in the mask")
         rows = self_attention_rows(mask) if self.global_tokens else None
         if rows is not None:  # every sequence has its own global tokens, so packed sequences are padded first
             layout, mask = rows
@@ -90,11 +94,9 @@ class Local(Kind):
 
     def _select(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> LocalPath:
         T, S = q.shape[-2], k.shape[-2]
-        aligned = T == S and mask.beam_width == 1 and (mask.queries is mask.keys or not mask.packed)
-        if not aligned or mask.window is not None or mask.allowed is not None:
+        if not _is_plain_self_attention(q, k, mask):
             return "dense"
-        plain = self.dilation == 1 and not self.global_tokens and not dropout and not isinstance(mask.keys, Padded)
-        if plain and dispatch.flash_varlen_applies(q, v):
+        if self._supports_flash_varlen(mask, dropout) and dispatch.flash_varlen_applies(q, v):
             return "flash_varlen"
         # In short rows most pairs of blocks are neighbours, so blocks save nothing.
         return "blocks" if mask.packed or 2 * _Blocks.of(self, T, mask.causal).scores < T * S else "dense"
@@ -129,7 +131,14 @@ class Local(Kind):
 
     # Sequences as segments of PyTorch's varlen_attn, which supports windows
 
-    def _attend_flash_varlen(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    def _supports_flash_varlen(self, mask: Mask, dropout: float) -> bool:
+        return self.dilation == 1 and not self.global_tokens and not dropout and not isinstance(mask.keys, Padded)
+
+    def _attend_flash_varlen(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        if not self._supports_flash_varlen(mask, dropout) or not _is_plain_self_attention(q, k, mask):
+            raise ValueError(
+                "path='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
+            )
         if isinstance(mask.keys, Packed):
             window = Mask(window=(self.before, self.after))
             return attend(q, k, v, mask & window, scale=self.scale, path="flash_varlen")
@@ -195,6 +204,12 @@ class Local(Kind):
         return allowed
 
 
+def _is_plain_self_attention(q: Tensor, k: Tensor, mask: Mask) -> bool:
+    """Return whether query i is token i of the keys, and the mask adds only causality and layouts to the window."""
+    aligned = q.shape[-2] == k.shape[-2] and mask.beam_width == 1 and (mask.queries is mask.keys or not mask.packed)
+    return aligned and mask.window is None and mask.allowed is None
+
+
 @dataclass(frozen=True)
 class _Blocks:
     """N tokens in blocks of c, each with enough blocks before and after it to cover the window.
@@ -237,4 +252,6 @@ class _Blocks:
     def join(self, x: Tensor, B: int, N: int) -> Tensor:
         """(B · R · n, H, c, D) to (B, H, N, D)."""
         _, H, c, D = x.shape
-        return x.view(B, self.dilation, -1, H, c, D).permute(0, 3, 2, 4, 1, 5).reshape(B, H, -1, D)[:, :, :N]
+        n = math.ceil(N / (c * self.dilation))
+        x = x.view(B, self.dilation, n, H, c, D).permute(0, 3, 2, 4, 1, 5)
+        return x.reshape(B, H, n * c * self.dilation, D)[:, :, :N]

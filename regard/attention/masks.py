@@ -144,6 +144,18 @@ class Mask:
             return cls(queries=queries, causal=True)  # padding follows the real tokens, so causality excludes it
         return cls(queries=queries, keys=keys, causal=causal)
 
+    def check(self, B: int, H: int, T: int, S: int) -> None:
+        """Raise ValueError unless the mask fits T queries and S keys."""
+        if self.allowed is not None:
+            check_broadcastable("the dense part of the mask", self.allowed, (B, H, T, S))
+        found, required = None, None
+        if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
+            found, required = (1, self.queries.size, self.keys.size), (B, T, S)
+        elif isinstance(self.keys, Padded):
+            found, required = (len(self.keys.lengths), T, self.keys.size), (B, T, S)
+        if found != required:
+            raise ValueError(f"the mask is for (batch, queries, keys) = {found}, but q and k have {required}")
+
     @property
     def packed(self) -> bool:
         return isinstance(self.keys, Packed)
@@ -253,6 +265,15 @@ def in_window(window: Window, query_positions: Tensor, key_positions: Tensor) ->
         return None if after is None else distance <= after
     inside = distance >= -before
     return inside if after is None else inside & (distance <= after)
+
+
+def check_broadcastable(name: str, x: Tensor, scores: tuple[int, int, int, int]) -> None:
+    """Raise ValueError unless x can be broadcast to the scores, (B, H, T, S)."""
+    sizes = zip(reversed(x.shape), reversed(scores), strict=False)
+    if x.dim() > 4 or not all(mine in (1, size) for mine, size in sizes):
+        raise ValueError(
+            f"{name} must be broadcastable to (batch, heads, queries, keys) = {tuple(scores)}, found {tuple(x.shape)}"
+        )
 
 
 def _intersect(one: Window | None, other: Window | None) -> Window:

@@ -68,7 +68,7 @@ def pad_packed_mask(mask: Mask) -> Mask:
     """Return the mask of the padded batch that `pad_packed` makes of a packed one."""
     queries, keys = packed_layouts(mask)
     if mask.allowed is not None:
-        raise ValueError("a packed batch with a dense mask is supported by path='reference' only")
+        raise ValueError("a packed batch with a dense mask cannot be padded")
     # Padded rows all begin at 0, so the end of the keys, to which queries are aligned, differs between rows.
     device, shift = keys.offsets.device, (keys.lengths - queries.lengths)[:, None, None]
     query_positions = torch.arange(queries.longest, device=device)[:, None] + shift

@@ -17,7 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Kind, attend, attention_scores, attention_weights, check_at_least, check_choice
+from regard.attention.core import (
+    Kind,
+    attend,
+    attention_scores,
+    attention_weights,
+    check_at_least,
+    check_choice,
+    check_inputs,
+    equal_widths,
+)
 from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
 from regard.ops import dispatch
@@ -76,6 +85,7 @@ class Routing(nn.Module, Kind):
         self.register_buffer("balance_bias", torch.zeros(2, heads, clusters))  # of queries, of keys
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
+        check_inputs(q, k, v, mask)
         if self.path == "sorted" or (self.path == "auto" and self._sorting_applies(q, k, v, mask)):
             return self._attend_sorted(q, k, v, mask, dropout)
         rows = self_attention_rows(mask)
@@ -102,10 +112,12 @@ class Routing(nn.Module, Kind):
         if self.training:
             self.update_centroids(q, k, query_clusters, key_clusters)
         path, T, S = self.path, q.shape[-2], k.shape[-2]
+        supported = mask.allowed is None and not mask.packed
+        if path == "clusters" and not supported:
+            raise ValueError("path='clusters' supports no dense mask and no packed cross-attention")
         # The sizes of clusters are data, on which a compiled graph cannot depend.
-        if path == "auto" and (
-            T < MIN_QUERIES or mask.allowed is not None or mask.packed or torch.compiler.is_compiling()
-        ):
+        slow = T < MIN_QUERIES or not supported or torch.compiler.is_compiling()
+        if (path == "auto" and slow) or not (q.numel() and k.numel()):
             path = "dense"
         if path in ("auto", "clusters"):
             padded = mask.keys is not None or mask.queries is not None
@@ -160,8 +172,9 @@ class Routing(nn.Module, Kind):
     # Clusters as ranges of sorted tokens, on a GPU
 
     def _attend_sorted(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
-        if mask.allowed is not None:
-            raise ValueError("path='sorted' supports no dense mask")
+        padded = equal_widths(q, k, v)
+        if mask.allowed is not None or not dispatch.attention_kernels_apply(*padded):
+            raise ValueError("path='sorted' supports heads of up to 128 features on a GPU, without a dense mask")
         query_clusters, key_clusters = self.assign(q, k, mask)
         if self.training:
             self.update_centroids(q, k, query_clusters, key_clusters)
@@ -174,7 +187,7 @@ class Routing(nn.Module, Kind):
         backward = dispatch.records_grad(q, k, v)
         ranges, order = sort_by_cluster(query_clusters, key_clusters, clusters, *positions, mask.reach, backward)
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
-        return attend_key_ranges(q, k, v, ranges, scale, dropout, order)
+        return attend_key_ranges(*padded, ranges, scale, dropout, order)[..., : v.shape[-1]]
 
     # Clusters as a batch of small attentions
 

@@ -99,7 +99,8 @@ class SearchSettings(Settings):
         """Return the maximum number of target tokens, END included, for a source of this length."""
         if self.max_length is not None:
             return self.max_length
-        return max(self.min_length + 1, int(self.max_ratio * source_length) + self.max_extra, 1)
+        in_ratio = int(round(self.max_ratio * source_length, 6))  # 1.15 · 20 is 22.999999999999996 in floating point
+        return max(self.min_length + 1, in_ratio + self.max_extra, 1)
 
     def length_normaliser(self, length: Length) -> Length:
         """Return the divisor of the cumulative log-probability of `length` tokens; elementwise for a tensor."""

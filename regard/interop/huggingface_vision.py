@@ -130,7 +130,8 @@ def read_vision_config(values: Mapping[str, Any], tensors: Mapping[str, Tensor],
             raise UserError(f"{where}: use_absolute_embeddings is true, but regard's Swin has only relative positions")
         if values.get("hidden_act") != "gelu":
             raise UserError(f"{where}: hidden_act is {values.get('hidden_act')!r}, but regard's Swin uses gelu")
-        return SwinConfig.parse(rename_keys(values, _SWIN_CONFIG, where) | classes, where)
+        padding = {"window_padding": "transformers"}
+        return SwinConfig.parse(rename_keys(values, _SWIN_CONFIG, where) | padding | classes, where)
     raise UserError(f"{where}: model_type is {kind!r}; supported are vit and swin")
 
 
@@ -185,8 +186,7 @@ def _describe(config: Any) -> dict[str, Any]:
     values = {foreign: getattr(config, name) for name, foreign in (_SWIN_CONFIG if is_swin else _VIT_CONFIG).items()}
     values |= {"image_size": config.image[0], "patch_size": config.patch[0]}
     if is_swin:
-        if config.window[0] != config.window[1]:
-            raise UserError("the Swin of transformers needs square windows")
+        _check_swin(config)
         lists = {"depths": list(config.layers), "num_heads": list(config.heads)}
         return values | lists | {"window_size": config.window[0], "mlp_ratio": float(config.expansion)}
     for key, value in _VIT_FIXED.items():
@@ -195,6 +195,21 @@ def _describe(config: Any) -> dict[str, Any]:
     if config.attention.kind != "full" or config.activation == "swiglu":
         raise UserError("the ViT of transformers has full attention and a feed-forward layer without gates")
     return values
+
+
+def _check_swin(config: SwinConfig) -> None:
+    """Raise a `UserError` if the Swin of transformers divides images into windows in another way."""
+    (window, columns), side = config.window, -(-config.image[0] // config.patch[0])
+    if window != columns:
+        raise UserError("the Swin of transformers needs square windows")
+    sides = [-(-side // 2**stage) for stage in range(len(config.layers))]
+    if min(sides) < window:
+        raise UserError(f"the Swin of transformers needs grids of at least {window} tokens a side, not {min(sides)}")
+    if config.window_padding != "transformers" and any(side % window for side in sides):
+        raise UserError(
+            f"the Swin of transformers pads a grid of {max(sides)} tokens a side before it is shifted, but the "
+            f"window_padding of this model is {config.window_padding}"
+        )
 
 
 def _names(config: ViTConfig | SwinConfig) -> Names:

@@ -85,6 +85,7 @@ def _infer_swin(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         "channels": channels,
         "patch": patch,
         "window": (math.isqrt(bias_tables[0][0]) + 1) // 2,  # a table has (2 · window - 1)² rows
+        "window_padding": "timm",
         "classes": shape_of(tensors, "head.fc.weight", 2)[0] if "head.fc.weight" in tensors else 0,
         "width": width,
         "layers": [count_layers(tensors, rf"layers\.{stage}\.blocks\.(\d{{1,9}})\.") for stage in range(stages)],

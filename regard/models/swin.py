@@ -1,8 +1,8 @@
 """The Swin Transformer of "Hierarchical Vision Transformer using Shifted Windows".
 
 Attention is computed within windows of the grid of patches; every second block shifts the windows, so that information
-crosses their borders. Between stages, four tokens are merged into one. Images of any size are supported: cells that a
-grid lacks for complete windows are masked.
+crosses their borders. Between stages, four tokens are merged into one. Images of any size are supported: a grid that is
+not a whole number of windows is padded with zeros, to which tokens attend as in the libraries that weights come from.
 
 Shapes: B batch, C channels, N tokens of a stage in row-major order, n windows, T tokens of a window, W width of a
 stage.
@@ -29,6 +29,7 @@ from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
 
 Grid = tuple[int, int]
+WindowPadding = Literal["transformers", "timm"]
 
 
 class SwinConfig(Settings):
@@ -39,6 +40,11 @@ class SwinConfig(Settings):
     channels: int = Field(3, gt=0, description="image channels: 3 for colour, 1 for grey")
     patch: Size = Field((4, 4), description="height and width of a patch: one number, or [height, width]")
     window: Size = Field((7, 7), description="rows and columns of a window, in tokens: one number, or [rows, columns]")
+    window_padding: WindowPadding = Field(
+        "transformers",
+        description="a grid that is not a whole number of windows is padded with zeros, to which tokens attend: before "
+        "it is shifted, as in transformers, or after, as in timm",
+    )
     classes: int = Field(0, ge=0, description="number of classes; 0: no head, features only")
     width: int = Field(96, gt=0, description="width of the first stage; each further stage has twice the width")
     layers: tuple[Annotated[int, Field(gt=0, le=1000)], ...] = Field(
@@ -151,7 +157,7 @@ class SwinStage(nn.Module):
     def __init__(self, config: SwinConfig, number: int, drop_paths: Iterator[float]) -> None:
         super().__init__()
         c, width = config, config.stage_width(number)
-        self.window = c.window
+        self.window, self.window_padding = c.window, c.window_padding
         self.merge = PatchMerging(width // 2, c.norm_eps) if number else None
         self.blocks = nn.ModuleList(
             SwinBlock(
@@ -187,10 +193,13 @@ class SwinStage(nn.Module):
 
     def windows(self, grid: Grid, layer: int, device: torch.device | None = None) -> "Windows":
         """Return the windows of a layer. A dimension that fits into one window is not shifted."""
-        shift = [size // 2 if layer % 2 and cells > size else 0 for cells, size in zip(grid, self.window, strict=True)]
+        fits = [cells <= size for cells, size in zip(grid, self.window, strict=True)]
+        if any(fits) and self.window_padding == "transformers":
+            fits = [True, True]  # transformers shifts both dimensions or none
+        shift = [size // 2 if layer % 2 and not fit else 0 for fit, size in zip(fits, self.window, strict=True)]
         # torch.compile ignores the cache, but with a warning.
         split = split_windows if torch.compiler.is_compiling() else _cached_windows
-        return split(grid, self.window, (shift[0], shift[1]), device or torch.device("cpu"))
+        return split(grid, self.window, (shift[0], shift[1]), self.window_padding, device or torch.device("cpu"))
 
 
 class SwinBlock(ResidualBlock):
@@ -234,14 +243,13 @@ class PatchMerging(nn.Module):
 
 
 class Windows(NamedTuple):
-    """A grid of tokens divided into windows.
+    """A grid of N tokens divided into windows.
 
     Attributes:
-        tokens: Index of the token in each cell of the windows, (n, T). A cell without a token has the index of another
-            token and is masked.
+        tokens: Index of the token in each cell of the windows, (n, T); N for padding.
         cells: Index of the cell of each token among the cells of all windows, (N,).
         allowed: Which cell may attend to which, (n, T, T): not across the seam where shifted windows join opposite
-            edges of the grid, and not to cells without a token. None: all to all.
+            edges of the grid. None: all to all.
     """
 
     tokens: Tensor
@@ -249,7 +257,9 @@ class Windows(NamedTuple):
     allowed: Tensor | None
 
     def split(self, x: Tensor) -> Tensor:
-        """Arrange tokens in windows, (B, N, W) to (B · n, T, W)."""
+        """Arrange tokens in windows, with zeros as padding, (B, N, W) to (B · n, T, W)."""
+        if self.tokens.numel() > len(self.cells):
+            x = F.pad(x, (0, 0, 0, 1))
         return x[:, self.tokens.flatten()].view(-1, self.tokens.shape[1], x.shape[-1])
 
     def join(self, x: Tensor) -> Tensor:
@@ -261,32 +271,32 @@ class Windows(NamedTuple):
         return Mask() if self.allowed is None else Mask(allowed=self.allowed.repeat(batch, 1, 1)[:, None])
 
 
-def split_windows(grid: Grid, window: Grid, shift: Grid, device: torch.device) -> Windows:
-    """Divide a grid of tokens into windows that start at `shift` and wrap around its edges."""
+def split_windows(grid: Grid, window: Grid, shift: Grid, padding: WindowPadding, device: torch.device) -> Windows:
+    """Divide a grid of tokens into windows that start at `shift` and wrap around its edges.
+
+    The grid is padded to a whole number of windows before it is shifted, or after it for "timm". The last `shift` rows
+    and columns of the padded grid do not attend to the others; in timm, these need not be the ones that were shifted.
+    """
     (rows, columns), (height, width) = grid, window
     across = -(-columns // width)
     padded = (-(-rows // height) * height, across * width)
+    shifted = grid if padding == "timm" else padded
     with torch.inference_mode(False):  # the result is cached and may later be used in training
-        # Row and column of the grid of each cell of each window.
-        y, x = grid_positions(*padded, device).unbind(-1)
-        y, x = ((axis + by) % size for axis, by, size in zip((y, x), shift, padded, strict=True))
-        y, x = (axis.view(-1, height, across, width).transpose(1, 2).reshape(-1, height * width) for axis in (y, x))
-        has_token = (y < rows) & (x < columns)
-        tokens = y.clamp(max=rows - 1) * columns + x.clamp(max=columns - 1)
-        allowed = (_distances(y) < height) & (_distances(x) < width) & has_token[:, None, :]
-        # The inverse: window and cell of each token of the grid.
+        # The cell of each token in the padded and shifted grid, and its window.
         y, x = grid_positions(*grid, device).unbind(-1)
-        y, x = ((axis - by) % size for axis, by, size in zip((y, x), shift, padded, strict=True))
+        y, x = ((axis - by) % size for axis, by, size in zip((y, x), shift, shifted, strict=True))
         cells = (y // height * across + x // width) * height * width + y % height * width + x % width
-    return Windows(tokens, cells, None if shift == (0, 0) and grid == padded else allowed)
+        tokens = torch.full((padded[0] * padded[1],), rows * columns, device=device)
+        tokens = tokens.index_copy(0, cells, torch.arange(rows * columns, device=device)).view(-1, height * width)
+        # The part of the grid, before or after the seam, of each cell.
+        y, x = grid_positions(*padded, device).unbind(-1)
+        parts = 2 * (y >= padded[0] - shift[0]) + (x >= padded[1] - shift[1])
+        parts = parts.view(-1, height, across, width).transpose(1, 2).reshape(-1, height * width)
+        allowed = None if shift == (0, 0) else parts[:, :, None] == parts[:, None, :]
+    return Windows(tokens, cells, allowed)
 
 
 _cached_windows = lru_cache(maxsize=64)(split_windows)
-
-
-def _distances(axis_nT: Tensor) -> Tensor:
-    """Return the distances of all pairs of cells of a window along one axis of the grid, (n, T, T)."""
-    return (axis_nT[:, :, None] - axis_nT[:, None, :]).abs()
 
 
 def _pad_to_patches(images: Tensor, patch: Grid) -> Tensor:

@@ -3,6 +3,7 @@
 Shapes: B batch, S source tokens, T target tokens, W width, V vocabulary. A packed batch is a single row (B = 1).
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, cast
@@ -244,7 +245,9 @@ class EncoderDecoder(Model):
         self.config = config
         self.residual_dtype: torch.dtype | None = None
         self.source_embedding = Embedding(config.source_vocab, config)
-        self.target_embedding = self.source_embedding if config.tie == "all" else Embedding(config.target_vocab, config)
+        self.target_embedding = (
+            self._tied_embedding() if config.tie == "all" else Embedding(config.target_vocab, config)
+        )
         self.encoder = nn.ModuleList(self._encoder_block() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_block() for _ in range(config.decoder_layers))
         self.encoder_norm = self._final_norm()
@@ -282,6 +285,11 @@ class EncoderDecoder(Model):
 
     def _residual_dtype_on(self, device: torch.device) -> torch.dtype | None:
         return self.residual_dtype if torch.is_autocast_enabled(device.type) else None
+
+    def _tied_embedding(self) -> Embedding:
+        """Return a second embedding with the same parameters; functional_call does not restore shared modules."""
+        parameters: dict[int, Any] = {id(p): p for p in self.source_embedding.parameters()}
+        return copy.deepcopy(self.source_embedding, parameters)
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config

@@ -104,7 +104,7 @@ class TrainingSettings(Settings):
     @property
     def average_from(self) -> int:
         """First step whose weights are averaged; greater than `steps` if none are."""
-        return 1 if self.ema else self.steps - int(self.average * self.steps) + 1
+        return 1 if self.ema else self.steps - round(self.average * self.steps) + 1
 
     @property
     def keeps_newest(self) -> bool:

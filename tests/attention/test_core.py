@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import core
-from regard.attention.core import Full, attend, attention_weights
+from regard.attention.core import PATHS, Full, attend, attention_scores, attention_weights
 from regard.attention.masks import Mask, Packed, Padded
 from regard.ops.dispatch import AttentionPath, cudnn_gradients_are_unreliable
 
@@ -430,7 +430,7 @@ def paths_of(mask: Mask) -> tuple[AttentionPath, ...]:
 @pytest.mark.parametrize("name", MASKS)
 def test_inputs_without_four_dimensions_are_rejected(name: str, shape: tuple[int, ...]) -> None:
     q = torch.randn(shape)
-    for path in paths_of(MASKS[name]):
+    for path in PATHS:
         with pytest.raises(ValueError, match=r"must have four dimensions \(batch, heads, tokens, width\), found q \("):
             attend(q, q, q, MASKS[name], path=path)
 
@@ -438,7 +438,7 @@ def test_inputs_without_four_dimensions_are_rejected(name: str, shape: tuple[int
 @pytest.mark.parametrize("name", MASKS)
 def test_shapes_that_do_not_fit_together_are_rejected(name: str) -> None:
     q, mask = torch.randn(1, 2, 3, 4), MASKS[name]
-    for path in paths_of(mask):
+    for path in PATHS:
         with pytest.raises(ValueError, match="same batch size and number of heads"):
             attend(q, q[:, :1], q[:, :1], mask, path=path)
         with pytest.raises(ValueError, match="q and k must have the same width"):
@@ -447,11 +447,44 @@ def test_shapes_that_do_not_fit_together_are_rejected(name: str) -> None:
             attend(q, q, q[:, :, :2], mask, path=path)
 
 
-@pytest.mark.parametrize("path", ["auto", "reference", "sdpa", "matmul"])
-def test_tensor_as_mask_is_rejected(path: AttentionPath) -> None:
+MISFITS = {
+    "dense": (Mask(allowed=torch.ones(3, 4, dtype=torch.bool)), r"the dense part of the mask must be broadcastable"),
+    "dense, five": (
+        Mask(allowed=torch.ones(1, 1, 1, 3, 3, dtype=torch.bool)),
+        r"= \(1, 2, 3, 3\), found \(1, 1, 1, 3, 3\)",
+    ),
+    "padded, keys": (Mask(keys=Padded.of([3], 4)), r"is for \(batch, queries, keys\) = \(1, 3, 4\), .* \(1, 3, 3\)"),
+    "padded, rows": (Mask(keys=Padded.of([3, 2])), r"is for \(batch, queries, keys\) = \(2, 3, 3\), .* \(1, 3, 3\)"),
+    "packed": (Mask(Packed.of([2]), Packed.of([3])), r"is for \(batch, queries, keys\) = \(1, 2, 3\), .* \(1, 3, 3\)"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_mask_that_does_not_fit_is_rejected(name: str) -> None:
+    (mask, message), q = MISFITS[name], torch.randn(1, 2, 3, 4)
+    for path in PATHS:
+        with pytest.raises(ValueError, match=message):
+            attend(q, q, q, mask, path=path)
+
+
+def test_bias_that_does_not_fit_is_rejected() -> None:
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(TypeError, match=r"mask must be a Mask, not a Tensor; .* Mask\(allowed=...\)"):
-        attend(q, q, q, torch.ones(3, 3, dtype=torch.bool), path=path)  # type: ignore[arg-type]
+    for path in PATHS:
+        with pytest.raises(
+            ValueError, match=r"the bias must be broadcastable to .* \(1, 2, 3, 3\), found \(2, 1, 3, 3\)"
+        ):
+            attend(q, q, q, bias=torch.zeros(2, 1, 3, 3), path=path)
+
+
+def test_tensor_as_mask_is_rejected() -> None:
+    q, allowed = torch.randn(1, 2, 3, 4), torch.ones(3, 3, dtype=torch.bool)
+    message = r"mask must be a Mask, not a Tensor; .* Mask\(allowed=...\)"
+    for path in PATHS:
+        with pytest.raises(TypeError, match=message):
+            attend(q, q, q, allowed, path=path)  # type: ignore[arg-type]
+    for function in (attention_weights, attention_scores):
+        with pytest.raises(TypeError, match=message):
+            function(q, q, allowed)  # type: ignore[arg-type]
 
 
 def test_unknown_path_is_rejected() -> None:
@@ -466,10 +499,18 @@ def test_decode_path_rejects_unsupported_inputs() -> None:
         attend(q, q, q, Mask(causal=True), path="decode")
 
 
-def test_packed_paths_reject_padded_batches() -> None:
+@pytest.mark.parametrize("path", ["padded", "flash_varlen", "triton_varlen"])
+def test_packed_paths_reject_padded_batches(path: AttentionPath) -> None:
     q = torch.randn(1, 1, 2, D)
     with pytest.raises(ValueError, match="packed"):
-        attend(q, q, q, Mask(causal=True), path="padded")
+        attend(q, q, q, Mask(causal=True), path=path)
+
+
+@pytest.mark.parametrize("path", ["flash_varlen", "triton_varlen"])
+def test_paths_of_a_gpu_are_rejected_on_a_cpu(path: AttentionPath) -> None:
+    q = torch.randn(1, 2, 3, 16)
+    with pytest.raises(ValueError, match=f"path='{path}' supports heads of up to .* on a GPU"):
+        attend(q, q, q, PACKED_MASK, path=path)
 
 
 @pytest.mark.parametrize("path", ["padded", "flash_varlen"])
@@ -511,11 +552,11 @@ def test_values_may_have_another_width_than_keys(name: str, width: int, queries:
             torch.testing.assert_close(context, expected, atol=1e-5, rtol=1e-5, msg=lambda m, p=path: f"{p}: {m}")
 
 
-def test_kernels_of_one_width_pad_the_narrower_inputs() -> None:
+def test_kernels_of_few_widths_pad_narrower_inputs() -> None:
     q, k, v = (torch.randn(1, H, n, width, generator=seeded()) for n, width in ((3, 4), (5, 4), (5, 6)))
-    for wide in (v, v[..., :2]):
-        padded_q, padded_k, padded_v = core._equal_widths(q, k, wide)
-        assert padded_q.shape[-1] == padded_k.shape[-1] == padded_v.shape[-1]
+    for wide, width in ((v, 16), (v[..., :2], 8), (v[..., :4], 8)):
+        padded_q, padded_k, padded_v = core.equal_widths(q, k, wide, (8, 16) if width == 8 else (5, 16))
+        assert padded_q.shape[-1] == padded_k.shape[-1] == padded_v.shape[-1] == width
         context = attend(padded_q, padded_k, padded_v, scale=0.5)[..., : wide.shape[-1]]
         torch.testing.assert_close(context, attend(q, k, wide, scale=0.5))
 

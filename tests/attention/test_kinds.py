@@ -1,14 +1,18 @@
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from regard.attention.core import Full, Kind
+from regard.attention.kinds import LocalSettings
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.routing import Routing
+from regard.attention.masks import Mask, Packed, Padded
+from regard.attention.routing import Routing, RoutingPath
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViTConfig
@@ -29,6 +33,12 @@ def test_name_of_a_kind_selects_its_defaults() -> None:
         assert config(name) == config({"kind": name})
     assert kinds(Transformer(config("full"))) == [Full(), Full()]
     assert kinds(Transformer(config("local"))) == [Local(128, 128)] * 2
+
+
+def test_settings_may_be_given_as_an_object() -> None:
+    settings = LocalSettings(window=(4, 1))
+    assert config(settings) == config({"kind": "local", "window": [4, 1]})
+    assert config("linear").changed(attention=settings).attention == settings
 
 
 def test_window_is_one_number_or_two() -> None:
@@ -139,3 +149,61 @@ def test_plain_features_support_a_negative_scale() -> None:
 def test_invalid_arguments_of_a_kind_are_rejected(make: Callable[[], Kind], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def cross(**options: Any) -> Mask:
+    return Mask(queries=Packed.of([2, 3]), keys=Packed.of([3, 2]), **options)
+
+
+DENSE, WINDOW, PADDED = Mask(allowed=torch.ones(5, 5, dtype=torch.bool)), Mask(window=(1, 1)), Padded.of([5])
+BLOCKS = "path='blocks' supports self-attention only"
+VARLEN = "path='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
+CLUSTERS = "path='clusters' supports no dense mask and no packed cross-attention"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mask", "message"),
+    [
+        (Local(1, 1, path="blocks"), DENSE, BLOCKS),
+        (Local(1, 1, path="blocks"), WINDOW, BLOCKS),
+        (Local(1, 1, path="blocks"), cross(), BLOCKS),
+        (Local(1, 1, path="blocks"), Mask(causal=True, beam_width=2), BLOCKS),
+        (Local(1, 1, path="flash_varlen"), DENSE, VARLEN),
+        (Local(1, 1, path="flash_varlen"), Mask(keys=PADDED), VARLEN),
+        (Local(1, 1, 2, path="flash_varlen"), Mask(), VARLEN),
+        (Local(1, 1, 1, 1, path="flash_varlen"), Mask(), VARLEN),
+        (Routing(2, 8, 2, path="clusters"), DENSE, CLUSTERS),
+        (Routing(2, 8, 2, path="clusters"), cross(), CLUSTERS),
+        (Routing(2, 8, 2, path="sorted"), Mask(), "path='sorted' supports heads of up to 128 features on a GPU"),
+        (Linear(8, path="kernel"), Mask(), "path='kernel' supports elu and plain features on a GPU"),
+    ],
+)
+def test_inputs_that_a_path_does_not_support_are_rejected(kind: Kind, mask: Mask, message: str) -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kind(q, q, q, mask)
+
+
+@pytest.mark.parametrize("kind", [Local(1, 1, path="blocks"), Local(1, 1, path="flash_varlen")], ids=str)
+def test_paths_for_self_attention_reject_a_cache(kind: Kind) -> None:
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    with pytest.raises(ValueError, match="supports self-attention"):
+        kind(q, k, k, Mask(causal=True))
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 4), (2, 0, 0)], ids=["no rows", "no tokens"])
+@pytest.mark.parametrize("kind", [Local(1, 1, path="blocks"), Local(1, 1, 2, 1, path="blocks")], ids=str)
+def test_blocks_may_be_empty(kind: Kind, sizes: tuple[int, int, int]) -> None:
+    B, T, S = sizes
+    q, k = torch.randn(B, 2, T, 8), torch.randn(B, 2, S, 8)
+    assert kind(q, k, k, Mask(causal=True)).shape == q.shape
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 4), (2, 0, 4), (2, 70, 0)], ids=["no rows", "no queries", "no keys"])
+@pytest.mark.parametrize("path", ["auto", "clusters"])
+def test_clusters_may_be_empty(path: RoutingPath, sizes: tuple[int, int, int]) -> None:
+    B, T, S = sizes
+    q, k = torch.randn(B, 2, T, 8), torch.randn(B, 2, S, 8)
+    context = Routing(2, 8, 2, path=path)(q, k, k, Mask())
+    assert context.shape == q.shape
+    assert S > 0 or not context.any()

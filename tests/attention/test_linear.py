@@ -96,6 +96,18 @@ def test_elu_features_of_negative_numbers_are_not_lost_to_rounding(dtype: torch.
     assert ((got - exact).norm() / exact.norm()).item() < {torch.float32: 1e-4, torch.bfloat16: 1e-2}[dtype]
 
 
+@pytest.mark.parametrize("path", ["quadratic", "chunked", "recurrent"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_features_do_not_overflow_half_precision(dtype: torch.dtype, path: LinearPath) -> None:
+    q, k, v = (x.to(dtype) for x in tensors(1, 5))
+    q, k = q + 100, k + 100  # the scores exceed the largest float16, 65504
+    for mask in (Mask(), Mask(causal=True)):
+        context = linear("elu", path)(q, k, v, mask)
+        assert context.dtype == dtype
+        exact = linear("elu", path)(q.double(), k.double(), v.double(), mask)
+        torch.testing.assert_close(context.double(), exact, atol=2e-2, rtol=0)
+
+
 # The three forms
 
 

@@ -159,6 +159,13 @@ def test_packed_mask_can_be_combined_with_a_causal_mask() -> None:
     assert table(combined, 3, 3) == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
 
 
+def test_combined_mask_keeps_the_beam_width() -> None:
+    beam, window = Mask(causal=True, beam_width=2), Mask(window=(1, 0))
+    expected = table(Mask(causal=True, window=(1, 0), beam_width=2), 2, 5)
+    assert expected == [[0, 1, 1, 1, 1], [0, 1, 1, 1, 1]]  # a shared first token, then two hypotheses per position
+    assert table(beam & window, 2, 5) == table(window & beam, 2, 5) == expected
+
+
 def test_combining_masks_does_not_change_them() -> None:
     causal, window = Mask(causal=True), Mask(window=(0, 1))
     _ = causal & window

@@ -116,6 +116,43 @@ def test_packed_values_may_have_another_width_than_keys(packed_kind: Kind, width
         torch.testing.assert_close(packed_kind(q, k, v, mask), packed_kind.weights(q, k, mask) @ v, **CLOSE)
 
 
+# Invalid inputs are rejected with the same error by every kind
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (2, 5, 8)], ids=str)
+def test_inputs_without_four_dimensions_are_rejected(kind: Kind, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    with pytest.raises(ValueError, match="q, k and v must have four dimensions"):
+        kind(x, x, x, Mask())
+
+
+def test_masks_that_do_not_fit_are_rejected(kind: Kind) -> None:
+    q, k, v = qkv(4, 5)
+    with pytest.raises(TypeError, match="mask must be a Mask, not a Tensor"):
+        kind(q, k, v, torch.ones(4, 5, dtype=torch.bool))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the dense part of the mask must be broadcastable"):
+        kind(q, k, v, Mask(allowed=torch.ones(5, 4, dtype=torch.bool)))
+    with pytest.raises(ValueError, match=r"the mask is for \(batch, queries, keys\) = \(2, 4, 4\)"):
+        kind(q, k, v, Mask(keys=Padded.of([4, 3])))
+
+
+# Functional calls
+
+
+@torch.no_grad()
+def test_functional_calls_use_and_restore_parameters(encoder_decoder: EncoderDecoder) -> None:
+    sources, targets = make_pair()
+    (source, source_layout), (target, target_layout) = pad(sources), pad(targets)
+    before = dict(encoder_decoder.named_parameters(remove_duplicate=False))
+    expected = encoder_decoder(source, target, source_layout, target_layout)
+    doubled = {name: 2 * p for name, p in encoder_decoder.named_parameters()}
+    arguments = (source, target, source_layout, target_layout)
+    assert not torch.allclose(torch.func.functional_call(encoder_decoder, doubled, arguments), expected)
+    for name, p in encoder_decoder.named_parameters(remove_duplicate=False):
+        assert p is before[name], name
+    torch.testing.assert_close(encoder_decoder(*arguments), expected)
+
+
 # Cached
 
 

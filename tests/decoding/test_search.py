@@ -493,3 +493,18 @@ def test_top_k_finds_values_at_the_borders_of_chunks(index: int) -> None:
     x = torch.rand(2, CHUNKED + 7, generator=torch.Generator().manual_seed(0))
     x[1, index] = 2
     assert top_k(x, 4)[1][1, 0] == index
+
+
+@pytest.mark.parametrize(
+    ("changes", "source_length", "limit"),
+    [
+        ({}, 20, 60),
+        ({"max_ratio": 1.15, "max_extra": 0}, 20, 23),  # 22.999999999999996 in floating point
+        ({"max_ratio": 1.5, "max_extra": 1}, 3, 5),
+        ({"max_ratio": 0.1, "max_extra": 0}, 3, 1),
+        ({"max_ratio": 0.1, "max_extra": 0, "min_length": 4}, 3, 5),
+        ({"max_length": 7}, 100, 7),
+    ],
+)
+def test_length_limit_follows_from_the_source_length(changes: dict[str, float], source_length: int, limit: int) -> None:
+    assert SearchSettings.parse(changes, "search").max_target_length(source_length) == limit

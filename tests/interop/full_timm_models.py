@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.interop.timm import from_timm, to_timm
+from regard.interop.timm import from_timm, infer_timm, to_timm
 from regard.interop.torchvision import from_torchvision, to_torchvision
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViT, ViTConfig
@@ -26,7 +26,9 @@ try:
 except OSError:
     for operator in ("nms", "qnms"):
         OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-timm, torchvision, layers = (import_module(name) for name in ("timm", "torchvision", "timm.layers"))
+timm, torchvision, layers, swin_transformer = (
+    import_module(name) for name in ("timm", "torchvision", "timm.layers", "timm.models.swin_transformer")
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,17 @@ def test_full_size_models_of_timm(name: str, config: ViTConfig | SwinConfig) -> 
     torch.testing.assert_close(model(x), foreign(x), **CLOSE)
     torch.testing.assert_close(model.tokens(x).flatten(), foreign.forward_features(x).flatten(), **CLOSE)
     assert_same_weights(to_timm(model.state_dict(), config), foreign.state_dict())
+
+
+@pytest.mark.parametrize("size", [(28, 28), (34, 50), (16, 32)], ids=str)
+@torch.no_grad()
+def test_swin_pads_incomplete_windows_like_timm(size: tuple[int, int]) -> None:
+    sizes = {"patch_size": 2, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
+    foreign = randomise(swin_transformer.SwinTransformer(img_size=size, num_classes=7, **sizes))
+    config = infer_timm(foreign.state_dict(), {"image": size})
+    model = build_model(config, from_timm(foreign.state_dict(), config))
+    x = torch.randn(4, 3, *size, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(x), foreign(x), **CLOSE)
 
 
 @torch.no_grad()

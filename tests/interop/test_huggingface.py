@@ -19,6 +19,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.export_model import export_model
 from regard.interop.huggingface_translation import build_huggingface, export_huggingface
+from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES, compare, sample_sources
 from regard.models.swin import Swin, SwinConfig
@@ -200,17 +201,17 @@ def test_model_card_contains_scores_and_signature(
     assert "BLEU" in card and "|tok:" in card and "| width | 32 |" in card and "| source |" in card
 
 
-@pytest.mark.parametrize("name", ["vit", "swin"])
-def test_image_models_are_exported_and_imported(name: str, tmp_path: Path, command: Command) -> None:
+@pytest.mark.parametrize(("name", "size"), [("vit", 32), ("swin", 32), ("swin", 28)])
+def test_image_models_are_exported_and_imported(name: str, size: int, tmp_path: Path, command: Command) -> None:
     torch.manual_seed(0)
     if name == "vit":
-        model = ViT(ViTConfig(image=32, patch=8, classes=5, width=32, layers=2, heads=4, hidden=48))
+        model = ViT(ViTConfig(image=size, patch=8, classes=5, width=32, layers=2, heads=4, hidden=48))
     else:
-        model = Swin(SwinConfig.mini(classes=5, width=24))
+        model = Swin(SwinConfig.mini(classes=5, image=size, width=24))
     for tensor in model.parameters():
         torch.nn.init.normal_(tensor, std=0.2)
     names = ("bee", "cat", "dog", "elk", "fox")
-    preprocessing = ImagePreprocessing(classes=names, size=32, channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))
+    preprocessing = ImagePreprocessing(classes=names, size=size, channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))
     run, there, back = tmp_path / "run", tmp_path / "there", tmp_path / "back"
     run.mkdir()
     Classifier(model.eval(), preprocessing).save(run)
@@ -219,9 +220,26 @@ def test_image_models_are_exported_and_imported(name: str, tmp_path: Path, comma
     assert "ForImageClassification: batches of 1 and 8 images, logits within" in answer.out
     assert command("import", there, back).code == 0
     restored = Classifier.load(back)
-    images = torch.randn(3, 3, 32, 32)
+    images = torch.randn(3, 3, size, size)
     torch.testing.assert_close(restored.model(images), model(images), atol=1e-5, rtol=0)
     assert restored.preprocessing == preprocessing
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": 28, "window_padding": "timm"}, "pads a grid of 14 tokens a side before it is shifted"),
+        ({"window": (4, 8)}, "needs square windows"),
+        ({"image": 16}, "needs grids of at least 4 tokens a side, not 2"),
+    ],
+)
+def test_swin_with_other_windows_than_transformers_is_rejected(changes: dict[str, Any], message: str) -> None:
+    config = SwinConfig.mini(**{"classes": 2, "width": 24} | changes)
+    preprocessing = ImagePreprocessing(
+        classes=("a", "b"), size=config.image[0], channels=3, mean=(0.5,) * 3, std=(0.2,) * 3
+    )
+    with pytest.raises(UserError, match=message):
+        build_huggingface_classifier(Classifier(Swin(config), preprocessing))
 
 
 def test_vit_with_mean_pooling_is_rejected(tmp_path: Path, command: Command) -> None:

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.interop.huggingface_vision import from_huggingface, to_huggingface
+from regard.interop.huggingface_vision import from_huggingface, read_vision_config, to_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.timm import from_timm, infer_timm, to_timm
 from regard.interop.torchvision import from_torchvision, to_torchvision
@@ -81,6 +81,16 @@ def test_outputs_are_equal(case: Any) -> None:
     expected = logits_of(foreign, x)
     assert expected.std() > 0.01
     torch.testing.assert_close(build_model(config, convert_from(foreign.state_dict(), config))(x), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("size", [(28, 28), (27, 42), (16, 24)], ids=str)
+@torch.no_grad()
+def test_swin_pads_incomplete_windows_like_transformers(size: tuple[int, int]) -> None:
+    foreign = randomise(transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN, window_size=4)))
+    config = read_vision_config(foreign.config.to_dict(), foreign.state_dict(), "config.json")
+    model = build_model(config, from_huggingface(foreign.state_dict(), config))
+    x = torch.randn(4, 3, *size, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(x), foreign(x).logits, **CLOSE)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.layers import patchify, unpatchify
-from regard.models.croco import CroCo, CroCoConfig
+from regard.models.croco import CroCo, CroCoConfig, DenseHead
 from regard.models.folder import load_model, save_model
 
 MILLIONS = {"small": 120.08, "base": 200.27, "large": 417.92}
@@ -162,6 +162,14 @@ def test_dense_head_has_outputs_for_every_pixel() -> None:
     assert model(view(1), view(2)).shape == (2, 2, 12, 16)
     with pytest.raises(UserError, match="needs a patch size that is a power of 2, not 12"):
         CroCoConfig.micro(head="dense", patch=12)
+
+
+def test_dense_head_halves_the_width_at_each_doubling_of_the_resolution() -> None:
+    head = tiny(head="dense", patch=16, head_width=6, decoder_width=24).head
+    assert isinstance(head, DenseHead)
+    layers = [head.first, *(step[1] for step in head.steps), head.last]
+    # Twice the width at half the resolution, but at most the width of the decoder.
+    assert [layer.in_channels for layer in layers] == [24, 24, 24, 24, 12, 6]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
 """The Swin Transformer: parameter counts, windows, and images of any size."""
 
 import copy
+from collections import defaultdict
+from typing import get_args
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from regard.errors import UserError
 from regard.inspection.probe import probe
-from regard.models.swin import PatchMerging, Swin, SwinConfig, split_windows
+from regard.models.swin import Grid, PatchMerging, Swin, SwinConfig, WindowPadding, split_windows
 
 PARAMETERS = {"tiny": 28_288_354, "small": 49_606_258, "base": 87_768_224}
 CPU = torch.device("cpu")
@@ -38,38 +42,74 @@ def test_presets_have_the_published_numbers_of_parameters(preset: str) -> None:
     assert sum(p.numel() for p in model.parameters()) == PARAMETERS[preset]
 
 
-@given(SIZES, st.tuples(st.integers(1, 5), st.integers(1, 5)), st.booleans())
-@settings(max_examples=60)
-def test_every_token_attends_to_the_tokens_of_its_window(
-    grid: tuple[int, int], window: tuple[int, int], shifted: bool
-) -> None:
+def windows_by_definition(grid: Grid, window: Grid, shift: Grid, padding: str) -> list[list[int]]:
+    """Return what each token attends to, by shifting and padding the grid; padding has the index N."""
+    cells = torch.arange(grid[0] * grid[1]).view(grid)
+    bottom, right = (-size % part for size, part in zip(grid, window, strict=True))
+    for step in ("shift", "pad") if padding == "timm" else ("pad", "shift"):
+        if step == "pad":
+            cells = F.pad(cells, (0, right, 0, bottom), value=grid[0] * grid[1])
+        else:
+            cells = cells.roll((-shift[0], -shift[1]), (0, 1))
+    attended: list[list[int]] = [[] for _ in range(grid[0] * grid[1])]
+    groups: dict[tuple[int, int, bool, bool], list[int]] = defaultdict(list)
+    for (row, column), token in np.ndenumerate(cells.numpy()):
+        after_seam = (row >= cells.shape[0] - shift[0], column >= cells.shape[1] - shift[1])
+        groups[row // window[0], column // window[1], *after_seam].append(token)
+    for group in groups.values():
+        for token in group:
+            if token < len(attended):
+                attended[token] = sorted(group)
+    return attended
+
+
+@given(SIZES, st.tuples(st.integers(1, 5), st.integers(1, 5)), st.booleans(), st.sampled_from(get_args(WindowPadding)))
+@settings(max_examples=100)
+def test_every_token_attends_to_its_window(grid: Grid, window: Grid, shifted: bool, padding: WindowPadding) -> None:
     # A dimension that fits into one window is not shifted.
     shift = tuple(size // 2 if shifted and cells > size else 0 for cells, size in zip(grid, window, strict=True))
-    windows = split_windows(grid, window, (shift[0], shift[1]), CPU)
-    tokens = torch.arange(grid[0] * grid[1])
-    x = tokens[None, :, None].float()
+    windows = split_windows(grid, window, (shift[0], shift[1]), padding, CPU)
+    x = torch.arange(1.0, grid[0] * grid[1] + 1)[None, :, None]
     assert torch.equal(windows.join(windows.split(x)), x)
-    allowed = windows.allowed
-    if allowed is None:
-        allowed = torch.ones(*windows.tokens.shape, windows.tokens.shape[1], dtype=torch.bool)
-    attended = torch.zeros(len(tokens), len(tokens), dtype=torch.long)
-    window_of, cell_of = windows.cells // windows.tokens.shape[1], windows.cells % windows.tokens.shape[1]
-    for token in tokens.tolist():
-        row = allowed[window_of[token], cell_of[token]]
-        attended[token].index_add_(
-            0, windows.tokens[window_of[token]][row], torch.ones(int(row.sum()), dtype=torch.long)
-        )
-    assert attended.max() == 1, "a token is attended to twice"
-    y, x = tokens // grid[1], tokens % grid[1]
-    indices = [(axis - start) // size for axis, start, size in zip((y, x), shift, window, strict=True)]
-    same_window = (indices[0][:, None] == indices[0]) & (indices[1][:, None] == indices[1])
-    assert torch.equal(attended.bool(), same_window)
+    T = windows.tokens.shape[1]
+    allowed = torch.ones(len(windows.tokens), T, T, dtype=torch.bool) if windows.allowed is None else windows.allowed
+    found = [sorted(windows.tokens[cell // T][allowed[cell // T, cell % T]].tolist()) for cell in windows.cells]
+    assert found == windows_by_definition(grid, window, (shift[0], shift[1]), padding)
 
 
-def test_complete_windows_without_shift_need_no_mask() -> None:
-    assert split_windows((8, 12), (4, 4), (0, 0), CPU).allowed is None
-    assert split_windows((8, 12), (4, 4), (2, 2), CPU).allowed is not None
-    assert split_windows((7, 12), (4, 4), (0, 0), CPU).allowed is not None
+@pytest.mark.parametrize("padding", get_args(WindowPadding))
+def test_padding_is_zero(padding: WindowPadding) -> None:
+    windows = split_windows((7, 6), (4, 4), (2, 2), padding, CPU)
+    cells = windows.split(torch.ones(2, 42, 3))
+    assert cells.shape == (2 * 4, 16, 3)
+    assert (cells.sum((1, 2)) < 48).any()
+    assert cells.sum() == 2 * 42 * 3
+
+
+def test_windows_without_shift_need_no_mask() -> None:
+    assert split_windows((8, 12), (4, 4), (0, 0), "timm", CPU).allowed is None
+    assert split_windows((7, 12), (4, 4), (0, 0), "timm", CPU).allowed is None
+    assert split_windows((8, 12), (4, 4), (2, 2), "timm", CPU).allowed is not None
+
+
+# Grid of a stage, and the shift of its second block, for windows of 4 × 4.
+SHIFTS = [
+    ((8, 8), {"transformers": (2, 2), "timm": (2, 2)}),
+    ((5, 5), {"transformers": (2, 2), "timm": (2, 2)}),
+    ((4, 4), {"transformers": (0, 0), "timm": (0, 0)}),
+    ((4, 8), {"transformers": (0, 0), "timm": (0, 2)}),
+    ((8, 3), {"transformers": (0, 0), "timm": (2, 0)}),
+]
+
+
+@pytest.mark.parametrize("padding", get_args(WindowPadding))
+@pytest.mark.parametrize(("grid", "shifts"), SHIFTS)
+def test_grids_that_fit_into_one_window_are_not_shifted(grid: Grid, shifts: dict[str, Grid], padding: str) -> None:
+    stage = build(window_padding=padding).stages[0]
+    for layer, shift in enumerate([(0, 0), shifts[padding]]):
+        found, expected = stage.windows(grid, layer), split_windows(grid, (4, 4), shift, padding, CPU)
+        assert torch.equal(found.cells, expected.cells)
+        assert (found.allowed is None) is (shift == (0, 0))
 
 
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (33, 50), (5, 7), (1, 1)])
@@ -84,16 +124,26 @@ def test_images_of_any_size_are_accepted(size: tuple[int, int]) -> None:
     torch.testing.assert_close(model(x), model.head(tokens.mean(1)))
 
 
-def test_cells_without_a_token_are_never_attended_to() -> None:
+def test_tokens_attend_to_padding() -> None:
     model = build()
-    x = images(1, 28, 20)
     with probe(model) as seen:
-        model(x)
+        model(images(1, 28, 20))
     for name, windows in model.windows((28, 20)).items():
-        assert windows.allowed is not None
-        weights = seen[name].weights
-        assert (weights.masked_select(~windows.allowed[:, None].expand_as(weights)) == 0).all()
-        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]) * windows.allowed.any(-1)[:, None])
+        weights, tokens = seen[name].weights, int(windows.tokens.max())
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        is_padding = windows.tokens == tokens
+        assert is_padding.any()
+        assert (weights.mean((1, 2))[is_padding] > 0).all()
+
+
+def test_resized_model_has_the_same_weights_and_another_image_size() -> None:
+    model = build()
+    resized = model.resized((28, 20))
+    assert (resized.config.image, model.config.image) == ((28, 20), (32, 32))
+    x = images(1, 28, 20)
+    torch.testing.assert_close(resized(x), model(x))
+    nn.init.zeros_(resized.head.weight)
+    assert model.head.weight.any()
 
 
 def receptive_field(layers: int, row: int, column: int) -> set[int]:

@@ -1,5 +1,6 @@
 """The Transformer: equality with torch.nn.Transformer, settings, positions, decoding and initialisation."""
 
+import copy
 import math
 import warnings
 from typing import Any
@@ -238,9 +239,15 @@ def test_shape_of_the_logits() -> None:
 # Shared embeddings
 
 
-def test_tie_all_shares_one_embedding() -> None:
-    model = build(tie="all")
-    assert model.target_embedding is model.source_embedding
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_tie_all_shares_one_embedding(positions: str) -> None:
+    model = build(tie="all", positions=positions)
+    source, target = (dict(e.named_parameters()) for e in (model.source_embedding, model.target_embedding))
+    assert source.keys() == target.keys()
+    assert all(target[name] is source[name] for name in source)
+    for copied in (copy.deepcopy(model), model.double()):
+        assert copied.target_embedding.weight is copied.source_embedding.weight
+    model.float()
     x = torch.randn(2, W, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.logits(x), x @ model.source_embedding.weight.T)
 

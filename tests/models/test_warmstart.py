@@ -62,6 +62,17 @@ def test_new_embeddings_are_near_the_mean_of_their_parts(tie: str) -> None:
     assert (grown.source_embedding.weight is grown.target_embedding.weight) == (tie == "all")
 
 
+def test_new_embeddings_have_noise_of_one_percent() -> None:
+    model = build()
+    with torch.no_grad():
+        model.source_embedding.weight.mul_(5)
+    grown = grow_vocabulary(model, [[4, 5]] * 300, [])
+    old = model.source_embedding.weight.detach()
+    noise = (grown.source_embedding.weight[12:] - old[[4, 5]].mean(0)).detach()
+    assert float(noise.std() / old.std()) == pytest.approx(0.01, rel=0.05)
+    assert abs(float(noise.mean() / noise.std())) < 0.05
+
+
 def test_new_embeddings_depend_on_the_seed_only() -> None:
     model = build()
     torch.manual_seed(1)

@@ -9,7 +9,10 @@ from regard.attention.routing import Routing
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
+pytestmark = [
+    pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton"),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H, D, C = 2, 16, 4
@@ -108,3 +111,22 @@ def test_sorting_on_gpu_does_not_synchronise() -> None:
         run(kind, causal, inputs)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("width", [3, 20])
+def test_values_may_have_another_width_than_keys(width: int) -> None:
+    torch.manual_seed(0)
+    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    q, k, _ = rows(30)
+    v = torch.randn(2, H, 30, width, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    context = kind(q, k, v, Mask(causal=True))
+    torch.testing.assert_close(context, kind.weights(q, k, Mask(causal=True)) @ v, atol=5e-6, rtol=1e-5)
+
+
+def test_unsupported_inputs_are_rejected() -> None:
+    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    inputs = rows(5)
+    with pytest.raises(ValueError, match="without a dense mask"):
+        kind(*inputs, Mask(allowed=torch.ones(5, 5, dtype=torch.bool, device=DEVICE)))
+    with pytest.raises(ValueError, match="supports heads of up to 128 features"):
+        kind(*inputs[:2], torch.zeros(2, H, 5, 129, device=DEVICE), Mask())

@@ -11,7 +11,10 @@ from regard.attention.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
+pytestmark = [
+    pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton"),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
@@ -100,3 +103,12 @@ def test_kernel_is_selected_on_gpu_and_agrees_with_the_reference(dtype: torch.dt
     tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
     with torch.no_grad():
         torch.testing.assert_close(attend(q, k, v, mask).double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("widths", [(16, 3), (16, 20), (24, 24)], ids=str)
+def test_narrow_heads_and_values_of_another_width_are_padded(widths: tuple[int, int]) -> None:
+    D, V = widths
+    (q, k, _), (_, _, v) = tensors(2, 3, 4, 37, D), tensors(2, 3, 4, 37, V)
+    mask = Mask(keys=Padded.of([37, 5], device=DEVICE))
+    context = attend(q, k, v, mask, path="decode")
+    torch.testing.assert_close(context, attend(q, k, v, mask, path="reference"), atol=2e-6, rtol=1e-5)

@@ -9,7 +9,10 @@ from regard.attention.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
+pytestmark = [
+    pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton"),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H = 2
@@ -74,3 +77,46 @@ def test_linear_attention_compiles_to_one_graph() -> None:
     compiled = torch.compile(lambda q, k, v: kind(q, k, v, Mask(causal=True)), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*inputs), kind(*inputs, Mask(causal=True)))
     torch.library.opcheck(torch.ops.regard.linear_attention.default, (*inputs, None, True, True, 1.0))
+
+
+@pytest.mark.parametrize("width", [3, 16, 40])
+def test_values_may_have_another_width_than_keys(width: int) -> None:
+    q, k, _ = tensors(70, 70)
+    v = torch.randn(2, H, 70, width, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    for mask in (Mask(), Mask(causal=True)):
+        context = Linear(16, path="kernel")(q, k, v, mask)
+        torch.testing.assert_close(context, Linear(16, path="quadratic")(q, k, v, mask), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("empty", [(0, 3, 3), (2, 0, 3), (2, 3, 0)], ids=["batch", "queries", "keys"])
+def test_inputs_may_be_empty(empty: tuple[int, int, int]) -> None:
+    B, T, S = empty
+    q, k, v = (torch.randn(B, H, n, 16, device=DEVICE) for n in (T, S, S))
+    context = Linear(16, path="kernel")(q, k, v, Mask())
+    assert context.shape == (B, H, T, 16)
+    assert not context.any()
+
+
+def test_unsupported_inputs_are_rejected() -> None:
+    message = "path='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 features"
+    q, k, v = tensors(3, 5)
+    with pytest.raises(ValueError, match=message):
+        Linear(16, "random", path="kernel")(q, k, v, Mask())
+    with pytest.raises(ValueError, match=message):
+        Linear(16, path="kernel")(q, k, v, Mask(causal=True))
+    with pytest.raises(ValueError, match=message):
+        Linear(8, path="kernel")(*tensors(3, 3, 8), Mask())
+
+
+def test_keys_and_values_may_have_different_layouts_in_memory() -> None:
+    q, k, v = tensors(70, 70)
+    layouts = (
+        torch.Tensor.contiguous,
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    )  # head- or token-major
+    expected = run(Linear(16, path="quadratic"), Mask(causal=True), [q, k, v])
+    for k_layout in layouts:
+        for v_layout in layouts:
+            inputs = [q, k_layout(k.detach()).requires_grad_(), v_layout(v.detach()).requires_grad_()]
+            for mine, theirs in zip(run(Linear(16, path="kernel"), Mask(causal=True), inputs), expected, strict=True):
+                torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-5)

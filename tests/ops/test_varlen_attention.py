@@ -20,7 +20,10 @@ from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.varlen_attention import attend_key_ranges, attend_projections, split_projections
 
-pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton")
+pytestmark = [
+    pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton"),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="needs a CUDA device")
@@ -247,8 +250,25 @@ def test_operators_pass_opcheck() -> None:
 
 def test_bias_is_rejected() -> None:
     mask = packed_mask([5], None, False)
-    with pytest.raises(ValueError, match="no bias"):
+    with pytest.raises(ValueError, match="without bias or dense mask"):
         attend(*tensors(mask), mask, bias=torch.zeros(1), path="triton_varlen")
+
+
+@pytest.mark.parametrize("widths", [(16, 3), (16, 20), (10, 10), (40, 1)], ids=str)
+def test_narrow_heads_and_values_of_another_width_are_padded(widths: tuple[int, int]) -> None:
+    D, V = widths
+    mask = packed_mask([20, 3], [30, 1], True)
+    q, k, _ = tensors(mask, heads=2, width=D)
+    inputs = [q, k, tensors(mask, heads=2, width=V)[2]]
+    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
+    assert got[0].shape[-1] == V
+    assert_close(got, reference(inputs, mask))
+
+
+def test_heads_that_are_too_wide_are_rejected() -> None:
+    mask = packed_mask([5], None, False)
+    with pytest.raises(ValueError, match="path='triton_varlen' supports heads of up to 128 features"):
+        attend(*tensors(mask, width=129), mask, path="triton_varlen")
 
 
 def test_attention_works_without_triton() -> None:

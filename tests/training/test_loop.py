@@ -184,6 +184,12 @@ def test_ema_follows_its_formula(tmp_path: Path, steps: list[Any]) -> None:
     assert saved(tmp_path / "out" / "last") != pytest.approx(weights[9].tolist(), rel=1e-2)
 
 
+@pytest.mark.parametrize(("average", "steps", "averaged"), [(0.29, 100, 29), (0.57, 100, 57), (0.1, 6, 1), (0.9, 6, 5)])
+def test_number_of_averaged_steps_is_not_rounded_down(average: float, steps: int, averaged: int) -> None:
+    training = TrainingSettings.parse({"steps": steps, "average": average}, "training")
+    assert steps - training.average_from + 1 == averaged
+
+
 def test_average_and_ema_exclude_each_other() -> None:
     with pytest.raises(UserError, match="average and ema exclude each other"):
         TrainingSettings.parse({"ema": 0.9, "average": 0.1}, "training")

@@ -5,6 +5,7 @@ Errors are UserErrors, which name the file, or ImageErrors for images that canno
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -56,6 +57,17 @@ class ImageSet:
     def read(self, index: int, min_side: int | None = None) -> Pixels:
         """Decode an image: (height, width, channels). `min_side` is as in `decode_image`."""
         return self.source.read(int(self.rows[index]), self.channels, self.max_pixels, min_side)
+
+    def median_side(self, at_least: int) -> int | None:
+        """Return the median shorter side of evenly spaced images in pixels; None if none can be decoded.
+
+        Sides longer than `at_least` may be reduced to it, which makes decoding faster.
+        """
+        sides = []
+        for index in _evenly_spaced(len(self), SAMPLES):
+            with suppress(ImageError):
+                sides.append(min(self.read(index, at_least).shape[:2]))
+        return sorted(sides)[len(sides) // 2] if sides else None
 
     def name(self, index: int) -> str:
         """Return the name of an image relative to the set."""

@@ -55,7 +55,8 @@ def write_image_store(
         threads: Number of decoding threads, by default one per core.
         on_progress: Called with the number of images processed so far.
     """
-    max_skipped = max(1, int(max_bad * len(images))) if max_bad else 0
+    # 0.29 · 100 is 28.999999999999996 in floating point.
+    max_skipped = max(1, int(round(max_bad * len(images), 6))) if max_bad else 0
     kept: list[int] = []
     skipped: list[ImageError] = []
     with StoreWriter(folder) as store:

@@ -112,6 +112,26 @@ def test_random_erasing_paints_one_rectangle_of_one_colour() -> None:
             assert len(image[:, mask].unique(dim=1).T) == 1
 
 
+def test_erased_rectangles_vary_in_size_shape_place_and_colour() -> None:
+    images = torch.zeros(1000, 3, 32, 32, dtype=torch.uint8)
+    seen = augmentation(32, random_erasing=1.0).augment(images, seeded())
+    painted = (seen > 0).any(1)
+    rows, columns = painted.any(2), painted.any(1)
+    heights, widths = rows.sum(1).float(), columns.sum(1).float()
+    areas, ratios = heights * widths / 32**2, heights / widths
+    assert 0.01 < areas.min() < 0.03 and 0.3 < areas.max() < 0.36
+    assert areas.mean() == pytest.approx((0.02 + 0.33) / 2, abs=0.02)
+    assert 0.2 < ratios.min() < 0.4 and 2.5 < ratios.max() < 5
+    assert ratios.log().mean() == pytest.approx(0, abs=0.1)
+    for touched in (rows, columns):  # the distance to either edge has the same distribution
+        first, last = touched.int().argmax(1), touched.flip(1).int().argmax(1)
+        assert first.min() == last.min() == 0
+        assert first.float().mean() == pytest.approx(last.float().mean(), abs=1)
+    colours = seen.amax((2, 3)).float()
+    assert colours.mean(0).tolist() == pytest.approx([127.5] * 3, abs=8)
+    assert torch.corrcoef(colours.T).fill_diagonal_(0).abs().max() < 0.1
+
+
 @pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
 def test_operations_are_applied_with_the_given_probability(probability: float) -> None:
     images = batch(1).expand(2000, 3, 16, 16)

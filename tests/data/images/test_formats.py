@@ -305,6 +305,27 @@ def test_webdataset_shards(tmp_path: Path) -> None:
     assert test.name(0) == "set-test-000.tar/0001.seg.png"
 
 
+def test_names_of_tar_archives_of_class_folders_define_splits(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", {"a/1.png": encoded(0), "b/1.png": encoded(1)})
+    write_tar(tmp_path / "test.tar", {"b/1.png": encoded(2)})
+    assert contents(open_images(tmp_path, SETTINGS, "train")) == [("a", pixels(0)), ("b", pixels(1))]
+    assert contents(open_images(tmp_path, SETTINGS, "test")) == [("b", pixels(2))]
+
+
+def test_split_folders_take_precedence_over_names_of_tar_archives(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train-0.tar", {"train/a/1.png": encoded(0), "test/b/2.png": encoded(1)})
+    write_tar(tmp_path / "train-1.tar", {"train/b/3.png": encoded(2)})
+    assert contents(open_images(tmp_path, SETTINGS, "train")) == [("a", pixels(0)), ("b", pixels(2))]
+    assert contents(open_images(tmp_path, SETTINGS, "test")) == [("b", pixels(1))]
+
+
+@pytest.mark.parametrize("suffix", ["", "/"], ids=["file", "folder"])
+def test_name_of_a_single_tar_archive_defines_no_split(tmp_path: Path, suffix: str) -> None:
+    path = write_tar(tmp_path / "test.tar", {f"{name}/{n}.png": encoded(n) for name in "ab" for n in range(4)})
+    splits = open_splits(path.parent if suffix else path, SETTINGS)
+    assert (splits.validation, len(splits.train) + len(splits.valid)) == ("held out", 8)
+
+
 def test_an_image_without_a_label_is_rejected(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "s.tar", {"1.png": encoded(0), "1.cls": b"3", "2.png": encoded(0), "2.json": b"[1]"})
     with pytest.raises(UserError, match=r"s\.tar: 2\.png has no label; 2\.cls or \.json must contain it"):

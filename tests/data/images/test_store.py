@@ -100,6 +100,19 @@ def test_too_many_bad_images_are_rejected(tmp_path: Path) -> None:
         write_image_store(tmp_path / "store", open_images(root, ImageSettings()), RESIZE, max_bad=0)
 
 
+def test_share_of_bad_images_is_not_rounded_down(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "set", {"a": 50, "b": 50})
+    for number in range(29):
+        write(root / "a" / f"{number}.png", b"only text")
+    images = open_images(root, ImageSettings())
+    (tmp_path / "store").mkdir()
+    assert write_image_store(tmp_path / "store", images, RESIZE, max_bad=0.29, store_pixels=False) == 29
+    write(root / "a" / "29.png", b"only text")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"30 of the first .* images cannot be decoded"):
+        write_image_store(tmp_path / "other", images, RESIZE, max_bad=0.29, store_pixels=False)
+
+
 def test_a_class_without_good_images_is_rejected(tmp_path: Path) -> None:
     root = folder_of_classes(tmp_path / "set", {"a": 9, "b": 1})
     write(root / "b" / "0.png", b"only text")

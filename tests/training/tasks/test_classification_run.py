@@ -14,7 +14,7 @@ from regard.training.progress import Progress
 from regard.training.run import run_recipe
 from regard.training.tasks.classification.data import prepare_data
 from regard.training.tasks.registry import load_recipe
-from tests.images import COLOURS, image_recipe, paint
+from tests.images import COLOURS, TINY, image_recipe, paint
 
 SHORT = {"training__steps": 4, "training__validate_every": 2, "training__log_every": 1}
 
@@ -138,6 +138,39 @@ def test_store_with_validation_images_does_not_depend_on_the_held_out_share(pain
     recipe = image_recipe(painted / "train", data__store=str(tmp_path / "store"), data__valid=str(painted / "test"))
     prepare_data(tmp_path / "one", recipe, Progress(1))
     prepare_data(tmp_path / "one", recipe.changed(data=recipe.data.model_dump() | {"hold_out": 0.3}), Progress(1))
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "advice"),
+    [
+        (
+            32,
+            {"model__preset": "tiny"},
+            r"32 pixels would be enlarged to 224, .* tiny; set data.size=32 and model.patch=4",
+        ),
+        (29, {"model__preset": "tiny"}, "set data.size=28 and model.patch=4, or data.size=224 to enlarge them"),
+        (8, {}, "8 pixels would be enlarged to 32, .* preset mini; set data.size=8 and model.patch=1, or data.size=32"),
+        (8, {"model__kind": "swin"}, "preset mini; set data.size=8, or data.size=32 to enlarge them"),
+    ],
+)
+def test_preset_does_not_enlarge_small_images(
+    size: int, changes: dict[str, object], advice: str, tmp_path: Path
+) -> None:
+    images = paint(tmp_path / "set", 3, seed=1, size=size)
+    model = {"model.kind": "vit", "training.steps": 1, "training.device": "cpu"}
+    with pytest.raises(UserError, match=advice):
+        run_recipe(image_recipe(images, model, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_enlarged_if_a_size_is_set_or_the_preset_is_not_much_larger(tmp_path: Path) -> None:
+    one_step = TINY | {"training.steps": 1, "training.validate_every": 1}
+    small = paint(tmp_path / "small", 3, seed=1, size=5)
+    run_recipe(image_recipe(small, one_step, data__size=16), tmp_path / "one")
+    half = paint(tmp_path / "half", 3, seed=1, size=16)
+    without_size = {key: value for key, value in one_step.items() if key != "data.size"}
+    run_recipe(image_recipe(half, without_size), tmp_path / "two")
+    assert Classifier.load(tmp_path / "two").preprocessing.size == 32
 
 
 def test_separate_validation_images(painted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,10 @@ from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 SETS = ("train", "valid")
 NAMES = "names.json"
+MAX_ENLARGEMENT = 2
+"""Images are enlarged to more than this multiple of their size only if `data.size` is set."""
+MIN_GRID = 7
+"""Minimum number of patches per side that a message suggests."""
 FINGERPRINT_KEYS = {"classes": list, "channels": int, "mean": list, "std": list}
 
 
@@ -66,6 +70,7 @@ def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress,
 def write_data(folder: Path, recipe: ClassificationRecipe, progress: Progress, classes: Sequence[str] = ()) -> None:
     """Decode all images into an empty folder."""
     sets = open_sets(recipe, progress)
+    _check_size(recipe, sets["train"])
     if set(classes) == set(sets["train"].classes):
         sets = {name: images.with_classes(classes) for name, images in sets.items()}
     skipped = {}
@@ -100,6 +105,24 @@ def open_sets(recipe: ClassificationRecipe, progress: Progress | None = None) ->
     train = _open_training_images(recipe)
     valid = open_images(data.valid, data.changed(channels=train.channels))
     return {"train": train, "valid": valid.with_classes(train.classes)}
+
+
+def _check_size(recipe: ClassificationRecipe, images: ImageSet) -> None:
+    """Raise a `UserError` if a preset would enlarge the images to more than twice their size.
+
+    This would rarely be intended: it multiplies the time of training and adds no information.
+    """
+    size = recipe.resize.size
+    side = images.median_side(size)
+    if recipe.data.size is not None or side is None or size <= MAX_ENLARGEMENT * side:
+        return
+    kept = side - side % 4 or side
+    patch = max(n for n in range(1, kept + 1) if kept % n == 0 and (n == 1 or kept // n >= MIN_GRID))
+    advice = f"data.size={kept}" + (f" and model.patch={patch}" if recipe.kind == "vit" else "")
+    raise UserError(
+        f"{recipe.data.images}: images of {side} pixels would be enlarged to {size}, the image size of the preset "
+        f"{recipe.preset}; set {advice}, or data.size={size} to enlarge them"
+    )
 
 
 def _open_training_images(recipe: ClassificationRecipe) -> ImageSet:

@@ -24,6 +24,8 @@ from regard.training.recipe import (
 )
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
+PRESET = "mini"
+"""The default preset."""
 DERIVED = {"classes": "the images", "channels": "the images and data.channels", "image": "data.size"}
 REGULARISATION = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 """Keys of the model that do not affect its weights."""
@@ -101,8 +103,13 @@ class ClassificationRecipe(Recipe):
         presets = [name for name in PRESETS if hasattr(configs, name)]
         size = {} if self.data.size is None else {"image": self.data.size}
         return build_model_config(
-            configs, self.model, presets, "mini", DERIVED, classes=classes, channels=channels, **size
+            configs, self.model, presets, PRESET, DERIVED, classes=classes, channels=channels, **size
         )
+
+    @property
+    def preset(self) -> str:
+        """Name of the preset that defines the defaults of the model."""
+        return str(self.model.get("preset", PRESET))
 
     @property
     def resize(self) -> Resize:
