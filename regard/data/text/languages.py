@@ -1,4 +1,6 @@
-"""English names of languages."""
+"""English names of languages, and languages without spaces between words."""
+
+import re
 
 # fmt: off
 LANGUAGE_NAMES = {
@@ -16,7 +18,14 @@ LANGUAGE_NAMES = {
 }
 # fmt: on
 
+_UNSPACED = frozenset(("bo", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh", "zt"))
+
 
 def language_name(code: str) -> str:
     """Return the name of a language, or its code if the name is not known."""
     return LANGUAGE_NAMES.get(code, code)
+
+
+def has_spaces(code: str) -> bool:
+    """Return whether a language, such as "en" or "zh-CN", is written with spaces between words."""
+    return re.split("[-_]", code.lower())[0] not in _UNSPACED
