@@ -2,6 +2,7 @@
 
 import io
 import signal
+import time
 from pathlib import Path
 
 import pytest

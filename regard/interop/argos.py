@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from regard.data.text.languages import language_name
-from regard.data.text.tokenizer import SPACE_MARK
+from regard.data.text.languages import has_spaces, language_name
+from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.data.text.tokenizer import SPACE_MARK, is_unspaced
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
@@ -85,7 +86,8 @@ def export_argos(
             f"{config.positions} positions"
         )
     name = f"translate-{'_'.join(_language_codes(translator))}-{VERSIONS['package_version'].replace('.', '_')}"
-    sentencepiece_model = to_sentencepiece(translator.vocabularies.source)
+    texts = _select_texts(translator, sources)
+    sentencepiece_model = to_sentencepiece(translator.vocabularies.source, has_spaces(translator.languages[0]))
     archive = folder / f"{name}{SUFFIX}"
     summary = []
     for data_type in dict.fromkeys(("float32", quantization or "float32")):
@@ -93,7 +95,7 @@ def export_argos(
         with tempfile.TemporaryDirectory() as temporary:
             with zipfile.ZipFile(archive) as package:
                 package.extractall(temporary)
-            summary += _verify(translator, Path(temporary) / name, sources, quantised=data_type != "float32")
+            summary += _verify(translator, Path(temporary) / name, texts, quantised=data_type != "float32")
     return summary
 
 
@@ -132,10 +134,24 @@ def _sentencepiece_tokens(translator: Translator) -> tuple[list[str], list[str]]
     return [token.replace(" ", SPACE_MARK) for token in source], [token.replace(" ", SPACE_MARK) for token in target]
 
 
-def _verify(translator: Translator, folder: Path, sources: Sequence[Tokens], quantised: bool) -> list[str]:
+def _select_texts(translator: Translator, sources: Sequence[Tokens]) -> list[str]:
+    """Return the texts of sources that start in a script of the source language.
+
+    A converted SentencePiece model adds a leading space to all texts or to none, depending on the language.
+    """
+    tokenizer, language = translator.vocabularies.source, translator.languages[0]
+    texts = [text for text in map(tokenizer.decode, sources) if text.strip()]
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        texts = [text for text in texts if is_unspaced(text) != has_spaces(language)]
+    if not texts:
+        raise UserError(
+            f"no sentence of the sample starts in a script of {language_name(language)}; give other sentences"
+        )
+    return texts
+
+
+def _verify(translator: Translator, folder: Path, texts: Sequence[str], quantised: bool) -> list[str]:
     package, vocabularies = ArgosPackage(folder), _sentencepiece_tokens(translator)
-    texts = [translator.vocabularies.source.decode(source) for source in sources]
-    texts = [text for text in texts if text.strip()]
     encoded = translator.vocabularies.source.encode_batch(texts)
     _check_tokenizer(package, texts, encoded, vocabularies[0])
     longest = longest_input(translator.model.config, POSITIONS)

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, same_normaliser
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.files import MissingFileError, one_line, read_bytes, read_text
@@ -19,13 +19,14 @@ from regard.runtime import import_optional
 FAST_TOKENIZER, WORDPIECE_VOCABULARY, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 MARIAN_SOURCE, MARIAN_TARGET = "source.spm", "target.spm"
 MARIAN_VOCABULARY, MARIAN_TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+_FAST_NORMALIZER = normalizers.Sequence([normalizers.NFC(), LEADING_SPACE])
 
 
 def to_fast_tokenizer(tokenizer: Tokenizer, max_length: int) -> Any:
     """Convert a regard tokenizer to a `PreTrainedTokenizerFast` that appends END and decodes losslessly."""
     pad, bos, eos, unk = Tokenizer.SPECIAL_TOKENS
     backend = tokenizer.to_tokenizers()
-    backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Prepend(" ")])
+    backend.normalizer = _FAST_NORMALIZER
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, Tokenizer.EOS)]
     )
@@ -52,8 +53,9 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
         raise
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: damaged or not a tokenizer ({one_line(error)})") from None
+    if same_normaliser(backend.normalizer, _FAST_NORMALIZER):
+        backend.normalizer = LEADING_SPACE  # `Tokenizer` normalises to NFC itself
     content = json.loads(backend.to_str())
-    content["normalizer"] = {"type": "Prepend", "prepend": " "}
     content["post_processor"] = content["decoder"] = None
     content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
     with tempfile.TemporaryDirectory() as temporary:

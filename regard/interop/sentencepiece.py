@@ -1,6 +1,7 @@
 """Convert a regard BPE tokenizer to a SentencePiece model with the same tokenisation.
 
-Only texts in NFC that do not contain "▁" are tokenised identically.
+Only texts in NFC that do not contain "▁" are tokenised identically. A SentencePiece model adds a leading space
+to all texts or to none, a regard tokenizer only in scripts with spaces between words.
 """
 
 import json
@@ -14,8 +15,8 @@ _BPE = 2
 """Value of SentencePiece's enum ModelType."""
 
 
-def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
-    """Return the contents of a SentencePiece model file.
+def to_sentencepiece(tokenizer: Tokenizer, leading_space: bool = True) -> bytes:
+    """Return the contents of a SentencePiece model file for texts with or without a leading space.
 
     SentencePiece merges the adjacent pair whose result has the highest score. Scored by merge order, this gives the
     same result as BPE merges: each token has a single merge, and no token crosses a word boundary.
@@ -52,5 +53,6 @@ def to_sentencepiece(tokenizer: Tokenizer) -> bytes:
     trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = range(len(Tokenizer.SPECIAL_TOKENS))
     trainer.pad_piece, trainer.bos_piece, trainer.eos_piece, trainer.unk_piece = Tokenizer.SPECIAL_TOKENS
     normaliser.name = "identity"
-    normaliser.add_dummy_prefix, normaliser.remove_extra_whitespaces, normaliser.escape_whitespaces = True, False, True
+    normaliser.add_dummy_prefix, normaliser.remove_extra_whitespaces = leading_space, False
+    normaliser.escape_whitespaces = True
     return bytes(model.SerializeToString())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer, is_unspaced
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.errors import UserError
 
@@ -49,7 +49,7 @@ class Constraints:
 
 def _tokenise(phrase: str, target: Tokenizer) -> tuple[int, ...]:
     """Return the tokens of a phrase inside a sentence: after a space, except in scripts without spaces."""
-    return tuple(target.encode_continuation(phrase) if _is_unspaced(phrase[0]) else target.encode(phrase))
+    return tuple(target.encode_continuation(phrase) if is_unspaced(phrase) else target.encode(phrase))
 
 
 def _build_automaton(phrase: str, token_bytes: Sequence[bytes]) -> PhraseAutomaton:
@@ -73,9 +73,3 @@ def _build_automaton(phrase: str, token_bytes: Sequence[bytes]) -> PhraseAutomat
             states = by_byte[states, byte]
         transitions[:, token] = states
     return PhraseAutomaton(transitions)
-
-
-def _is_unspaced(character: str) -> bool:
-    """Return whether a character belongs to a script without spaces between words."""
-    name = unicodedata.name(character, "")
-    return name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))

@@ -10,7 +10,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.text.tokenizer import SPACE_MARK, Tokenizer
+from regard.data.text.tokenizer import SPACE_MARK, Tokenizer, is_unspaced
+from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.interop.argos import ArgosPackage, export_argos
 from regard.interop.sentencepiece import to_sentencepiece
@@ -64,8 +65,9 @@ NEAR_VOCABULARY = st.lists(st.sampled_from([*tokenizer(290).vocabulary[260:], " 
 @given(text=TEXTS | NEAR_VOCABULARY)
 def test_sentencepiece_model_tokenises_any_text_identically(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
-    converted = sentencepiece.SentencePieceProcessor(model_proto=to_sentencepiece(tokenizer))
     text = unicodedata.normalize("NFC", text).replace(SPACE_MARK, "").replace("\0", "")
+    model = to_sentencepiece(tokenizer, leading_space=not is_unspaced(text))
+    converted = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = tokenizer.encode(text)
     assert converted.encode(text) == ids
     assert converted.decode(ids) == tokenizer.decode(ids)
@@ -86,6 +88,21 @@ def test_models_with_two_vocabularies_are_exported(tmp_path: Path) -> None:
     assert "log-probabilities within" in summary[0]
 
 
+def test_models_that_translate_text_without_spaces_are_exported(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["我们在雨中骑车。", "I love apples"] * 3, 290)
+    model = random_translator("post", source_vocab=len(tokenizer), target_vocab=len(tokenizer)).model
+    translator = Translator(model, Vocabularies(tokenizer, tokenizer), ("zh-CN", "en"))
+    texts = ["我们骑车。", "“雨”在3月。", "I love apples"]
+    summary = export_argos(translator, tmp_path, sample_sources(translator, texts), None)
+    assert "log-probabilities within" in summary[0] and "identical" in summary[1]
+    with zipfile.ZipFile(tmp_path / "translate-zh-CN_en-1_0.argosmodel") as archive:
+        archive.extractall(tmp_path)
+    package = ArgosPackage(tmp_path / "translate-zh-CN_en-1_0")
+    assert package.tokenizer.encode(texts[:2]) == tokenizer.encode_batch(texts[:2])
+    with pytest.raises(UserError, match="no sentence of the sample starts in a script of zh-CN"):
+        export_argos(translator, tmp_path, sample_sources(translator, texts[2:]), None)
+
+
 def test_unsupported_models_are_rejected(trained_run: Path, tmp_path: Path, command: Command) -> None:
     translator = random_translator("post")
     without_languages = Translator(translator.model, translator.vocabularies)
@@ -103,6 +120,6 @@ def test_unsupported_models_are_rejected(trained_run: Path, tmp_path: Path, comm
 
 def test_different_tokenisation_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator, other = random_translator("post"), to_sentencepiece(tokenizer(280))
-    monkeypatch.setattr("regard.interop.argos.to_sentencepiece", lambda _: other)
+    monkeypatch.setattr("regard.interop.argos.to_sentencepiece", lambda *_: other)
     with pytest.raises(UserError, match=r"tokenises .* differently, so nothing was written"):
         export_argos(translator, tmp_path, sample_sources(translator), None)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 pytest.importorskip("transformers")
@@ -151,7 +152,8 @@ def test_exported_tokenizer_encodes_and_decodes_identically(trained_run: Path, t
     export_model(trained_run, tmp_path / "there", "huggingface")
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "there")
     tokenizer = Translator.load(trained_run).vocabularies.source
-    for text in ["I love apples", " two  spaces ", "é e\u0301", "<eos> <0x41>", "我喜欢苹果", "x\ny", "ü▁ 😀", "I"]:
+    unspaced = ["我喜欢苹果", " 我", "“我”"]
+    for text in ["I love apples", " two  spaces ", "é e\u0301", "<eos> <0x41>", "x\ny", "ü▁ 😀", "I", *unspaced]:
         ids = tokenizer.encode(text)
         assert exported(text).input_ids == [*ids, tokenizer.EOS], text
         assert exported.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids), text
@@ -186,6 +188,18 @@ def test_tokenizer_that_gives_other_results_is_rejected(
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", Changed)
     with pytest.raises(UserError, match=f"the exported tokenizer {message}, so nothing was written"):
         export_huggingface(translator, tmp_path, sample_sources(translator)[:2])
+
+
+def test_a_tokenizer_that_changes_text_is_not_imported(trained_run: Path, tmp_path: Path) -> None:
+    export_model(trained_run, tmp_path / "there", "huggingface")
+    path = tmp_path / "there" / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    for normaliser in (None, tokenizers.normalizers.Lowercase(), tokenizers.normalizers.Prepend(" ")):
+        tokenizer.normalizer = normaliser
+        tokenizer.save(str(path))
+        with pytest.raises(UserError, match=r"tokenizer\.json contains a tokenizer that changes text"):
+            import_model(tmp_path / "there", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
 
 
 def test_model_card_contains_scores_and_signature(

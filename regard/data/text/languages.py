@@ -1,4 +1,4 @@
-"""Languages: English names, codes in tags and column names, and detection by script."""
+"""Languages: English names, codes in tags and column names, detection by script, languages without spaces."""
 
 import re
 import unicodedata
@@ -36,6 +36,8 @@ MIN_SHARE = 0.25
 """Share of the letters of a text in the script of its language; the rest may be foreign names and terms."""
 MIN_KANA = 0.05
 """Share of kana among the characters of Japanese text; Chinese has none."""
+
+_UNSPACED = frozenset(("bo", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh", "zt"))
 
 
 def language_name(code: str) -> str:
@@ -83,3 +85,8 @@ def detect_language(texts: Iterable[str]) -> str:
     unknown, total = languages.pop("", 0), characters.total()
     language, number = max(languages.items(), key=lambda item: item[1], default=("", unknown))
     return language if number > MIN_SHARE * total else ""
+
+
+def has_spaces(code: str) -> bool:
+    """Return whether a language, such as "en" or "zh-CN", is written with spaces between words."""
+    return _language_of(code) not in _UNSPACED

@@ -48,7 +48,16 @@ WORD_PATTERNS = {
 
 _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 """A text that most tokenizers not made by this class would change."""
-_PREPEND_SPACE = {"type": "Prepend", "prepend": " "}
+
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+"""Scripts without spaces between words."""
+LEADING_SPACE = normalizers.Sequence(
+    [normalizers.Prepend(" "), normalizers.Replace(Regex(rf"\A (?=[^\s{_UNSPACED}]*[{_UNSPACED}])"), "")]
+)
+"""Makes the first word of a text start with a space like all others, unless it is in a script without spaces.
+
+A text that starts with a space gets another one, so that decoding can always remove a leading space.
+"""
 
 
 _Value = TypeVar("_Value")
@@ -171,7 +180,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without `<bos>` and `<eos>`."""
-        return self._backend.encode(_prepend_space(_normalise(text, "the text"))).ids
+        return self._backend.encode(_add_leading_space(text, "the text")).ids
 
     def encode_continuation(self, text: str) -> list[int]:
         """Return the ids of a text that directly follows other text: no leading space is added."""
@@ -182,7 +191,7 @@ class Tokenizer:
         ids: list[list[int]] = []
         for start in range(0, len(texts), BATCH):
             normalised = [
-                _prepend_space(_normalise(text, f"text {number} of the batch"))
+                _add_leading_space(text, f"text {number} of the batch")
                 for number, text in enumerate(texts[start : start + BATCH], start=start)
             ]
             ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(normalised))
@@ -231,7 +240,7 @@ class Tokenizer:
         If tokens were added, it differs in one point: it inserts a space after every added token.
         """
         copy = self._copy()
-        copy.normalizer = normalizers.Prepend(" ")
+        copy.normalizer = LEADING_SPACE
         return copy
 
     def save(self, path: Path) -> None:
@@ -264,7 +273,7 @@ class Tokenizer:
             raise UserError(f"{path} is damaged or not a tokenizer ({reason}); save or download it again.") from error
         cls._check_ids(backend.get_vocab(), path)
         state = json.loads(content)
-        lossless = isinstance(backend.model, models.BPE) and state.get("normalizer") == _PREPEND_SPACE
+        lossless = isinstance(backend.model, models.BPE) and same_normaliser(backend.normalizer, LEADING_SPACE)
         lossless &= not any(state.get(key) for key in ("post_processor", "truncation", "padding"))
         lossless &= all(map(_is_exact, backend.get_added_tokens_decoder().values()))
         tokenizer = cls(backend)
@@ -340,9 +349,18 @@ def _normalise(text: str, name: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _prepend_space(text: str) -> str:
-    """Make the first word start with a space like all others."""
-    return f" {text}" if text else text
+def _add_leading_space(text: str, name: str) -> str:
+    return LEADING_SPACE.normalize_str(_normalise(text, name))
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether the first word of a text contains a character of a script without spaces between words."""
+    return bool(text) and not _add_leading_space(text, "the text").startswith(" ")
+
+
+def same_normaliser(one: normalizers.Normalizer | None, other: normalizers.Normalizer) -> bool:
+    """Return whether two normalisers of the library have the same settings."""
+    return one is not None and one.__getstate__() == other.__getstate__()
 
 
 def _is_exact(token: tokenizers.AddedToken) -> bool:
@@ -354,7 +372,7 @@ def _count_words(lines: Iterable[str], splitter: pre_tokenizers.PreTokenizer) ->
     counts: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         if line:
-            text = _prepend_space(_normalise(line, f"line {number} of the training text"))
+            text = _add_leading_space(line, f"line {number} of the training text")
             counts.update(word for word, _ in splitter.pre_tokenize_str(text))
     if not any(word.strip() for word in counts):
         raise UserError("The training text of the tokenizer is empty; it needs at least one line with a word.")
@@ -362,13 +380,17 @@ def _count_words(lines: Iterable[str], splitter: pre_tokenizers.PreTokenizer) ->
 
 
 def _choose_alphabet(word_counts: Counter[str], num_learned: int) -> set[str]:
-    """Choose the most frequent characters, at most half of the tokens so that longer tokens can be learned as well."""
+    """Choose the most frequent characters, at most half of the tokens so that longer tokens can be learned as well.
+
+    The space is always chosen, because the training text may be without spaces, but other text is not.
+    """
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():
         for character in word:
             counts[character] += count
     del counts[SPACE_MARK]  # encoded as bytes, so that the mark always stands for a space in `tokens`
-    return set(_rank(counts)[: (num_learned + 1) // 2])
+    del counts[" "]
+    return {" ", *_rank(counts)[: (num_learned - 1) // 2]}
 
 
 def _choose_words(word_counts: Counter[str], alphabet: set[str], num_learned: int) -> list[str]:
@@ -391,7 +413,9 @@ def _learn_merges(
         if in_alphabet
     )
     learner = tokenizers.Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(vocab_size=num_learned, min_frequency=MIN_COUNT, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=num_learned, min_frequency=MIN_COUNT, show_progress=False, initial_alphabet=[" "]
+    )
     learner.train_from_iterator(chain.from_iterable(parts), trainer)
     vocabulary = learner.get_vocab()
     merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer, is_unspaced
 from regard.errors import UserError
 
 LINES = [
@@ -31,6 +31,7 @@ LINES = [
 KINDS: tuple[Any, ...] = ("bpe", "word")
 TOKENIZERS = {kind: Tokenizer.train(LINES, 500, kind) for kind in KINDS}
 TOKENIZERS["tiny"] = Tokenizer.train(LINES, 261)
+EXPORTED = {name: tokenizer.to_tokenizers() for name, tokenizer in TOKENIZERS.items()}
 
 MARKUP = ["<eos>", "<pad> <bos><unk>", "<0x41>", "a<0x00>b", " <eos>", "<eos", "<0x41><0x41>", "<s></s>[UNK][PAD]"]
 UNUSUAL = [
@@ -79,6 +80,19 @@ def test_any_text_survives_a_round_trip_in_nfc(name: str, text: str) -> None:
 def test_text_similar_to_the_training_text_survives_a_round_trip(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     assert tokenizer.decode(tokenizer.encode(text)) == nfc(text)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=200, derandomize=True)
+@given(
+    parts=st.lists(
+        st.sampled_from([" ", "  ", "\u3000", "\u200b", "\x00", "\n", "我们", "。", "カ", "ไทย", "bike", "12", "🙂"])
+    )
+)
+def test_text_of_mixed_scripts_survives_a_round_trip(name: str, parts: list[str]) -> None:
+    tokenizer, text = TOKENIZERS[name], "".join(parts)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode_batch([text]) == [EXPORTED[name].encode(text).ids] == [tokenizer.encode(text)]
 
 
 @pytest.mark.parametrize("text", UNUSUAL)
@@ -143,7 +157,36 @@ def test_an_unknown_word_is_encoded_as_characters() -> None:
 
 def test_every_han_character_is_a_word() -> None:
     tokenizer = TOKENIZERS["word"]
-    assert tokenizer.tokens(tokenizer.encode("我们骑bike")) == ["▁", "我", "们", "骑", *"bike"]
+    assert tokenizer.tokens(tokenizer.encode("我们骑bike")) == ["我", "们", "骑", *"bike"]
+    assert tokenizer.tokens(tokenizer.encode("bike 我们")) == ["▁bike", "▁", "我", "们"]
+
+
+@pytest.mark.parametrize(
+    "text", ["我们骑车。", "“我们”", "3月", "GDP增长了。", "我们 is we", "ひらがな", "ラーメン", "ภาษาไทย"]
+)
+def test_text_without_spaces_gets_no_leading_space(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert is_unspaced(text)
+    assert ids == tokenizer.encode_continuation(text)
+    assert b"".join(tokenizer.token_bytes[index] for index in ids).decode() == text
+
+
+@pytest.mark.parametrize("text", ["the 我们", "한국어", "3", "“the”", "", " 我们", "\u3000我们", "the\n我们", "\t我们"])
+def test_other_text_gets_a_leading_space(tokenizer: Tokenizer, text: str) -> None:
+    assert not is_unspaced(text)
+    assert tokenizer.encode(text) == tokenizer.encode_continuation(f" {text}" if text else "")
+
+
+def test_a_leading_space_is_removed_from_generated_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode_continuation(" 我们")
+    assert tokenizer.decode(ids) == "我们"
+    assert tokenizer.char_spans(ids)[-1][1] == len("我们")
+
+
+def test_the_space_is_in_the_vocabulary_of_text_without_spaces() -> None:
+    tokenizer = Tokenizer.train(["我们在雨中骑车。"] * 3, 280)
+    assert tokenizer.tokens(tokenizer.encode("x"))[0] == "▁"
+    assert "▁" in tokenizer.tokens(tokenizer.encode("我们 我们"))
 
 
 def test_words_seen_once_are_not_in_the_vocabulary() -> None:
@@ -198,7 +241,7 @@ def test_the_vocabulary_has_the_requested_size(kind: Any, size: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_small_text_gives_a_smaller_vocabulary(kind: Any) -> None:
     tokenizer = Tokenizer.train(["x"], 1000, kind)
-    assert len(tokenizer) == 260
+    assert tokenizer.tokens(range(260, len(tokenizer))) == ["▁"]
     assert tokenizer.decode(tokenizer.encode("x y")) == "x y"
 
 
@@ -448,9 +491,13 @@ def test_a_file_that_changes_text_is_rejected_with_its_name(tmp_path: Path) -> N
     def lowercase(state: Any) -> None:
         state["normalizer"] = {"type": "Lowercase"}
 
-    path = change_saved(TOKENIZERS["bpe"], tmp_path / "lower.json", lowercase)
-    with pytest.raises(UserError, match=r"lower\.json contains a tokenizer that changes text"):
-        Tokenizer.load(path)
+    def remove(state: Any) -> None:
+        del state["normalizer"]
+
+    for change in (lowercase, remove):
+        path = change_saved(TOKENIZERS["bpe"], tmp_path / "lower.json", change)
+        with pytest.raises(UserError, match=r"lower\.json contains a tokenizer that changes text"):
+            Tokenizer.load(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
