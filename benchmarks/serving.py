@@ -102,10 +102,8 @@ def _resident_mb(pid: int) -> int:
 async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: str, pair: tuple[str, str]) -> Any:
     """Send a request and return its status and response; without an HTTP library, to leave the cores to the server."""
     body = json.dumps({"q": text, "source": pair[0], "target": pair[1]}).encode()
-    head = (
-        f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     header = await reader.readuntil(b"\r\n\r\n")
     length = int(header.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     return int(header.split(b" ", 2)[1]), json.loads(await reader.readexactly(length))

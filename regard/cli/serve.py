@@ -1,5 +1,6 @@
 """`regard serve`."""
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -64,9 +65,18 @@ def serve(
         tuple(cors or ()),
         log_text,
         hosts=allow_host,
-        proxies=tuple(proxy or ()),
+        proxies=_check_networks(proxy or []),
     )
     run(config, host, port)
+
+
+def _check_networks(addresses: list[str]) -> list[str]:
+    for address in addresses:
+        try:
+            ip_network(address)
+        except ValueError:
+            raise UserError(f"--proxy {address}: expected an IP address or a network such as 10.0.0.0/8") from None
+    return addresses
 
 
 def _name_runs(runs: list[str]) -> dict[str, Path]:

@@ -28,7 +28,7 @@ class Limits(Settings):
     request_pixels: int = Field(100_000_000, ge=1, description="pixels of all images of a request (400)")
     connections: int = Field(1024, ge=1, description="open connections; more replace the slowest ones")
     buffer_bytes: int = Field(500_000_000, ge=1, description="bytes of requests and unread responses in memory")
-    concurrent: int = Field(256, ge=1, description="requests in progress; clients share them (429)")
+    concurrent: int = Field(1024, ge=1, description="requests in progress; clients share them (429)")
     queue: int = Field(1024, ge=1, description="queued sentences per model; clients share them (429)")
     deadline: float = Field(30.0, gt=0, description="seconds until a request is answered, including queueing (504)")
     batch_tokens: int = Field(1024, ge=1, description="source tokens per batch")

@@ -34,9 +34,9 @@ class QueuedRequest:
     """The jobs of one request; `waiting` of them are in the queue."""
 
     client: str
+    arrived: float
     jobs: list[QueuedJob] = field(default_factory=list)
     waiting: int = 0
-    arrived: float = field(default_factory=time.monotonic)
 
 
 class FairQueue:
@@ -67,7 +67,7 @@ class FairQueue:
     def add(self, client: str, jobs: Sequence[Job]) -> QueuedRequest:
         """Append the jobs of a request."""
         loop = asyncio.get_running_loop()
-        request = QueuedRequest(client)
+        request = QueuedRequest(client, time.monotonic())
         request.jobs = [QueuedJob(job, request, loop.create_future()) for job in jobs]
         share = 1 + len(self._clients.get(client, ()))  # the requests of a client share its turns
         tag = self._virtual_time

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from regard.errors import UserError
 from regard.serving.access import ANY, is_loopback
@@ -35,7 +36,18 @@ def serve(config: ServingConfig, host: str, port: int) -> None:
     service.config = replace(config, hosts=allowed_hosts(address, config.hosts))
     configure_logging()
     pool = ConnectionPool(config.limits, service.metrics, reserve_descriptors(config.limits.connections))
-    uvicorn_config = uvicorn.Config(
+    server = DrainingServer(configure_uvicorn(app, config, pool), service)
+    url_host = f"[{address}]" if ":" in address else address
+    log_event("listening", url=f"http://{url_host}:{bound_port}")
+    server.run(sockets=[listener])
+    if service.fatal_error is not None:
+        raise UserError(service.fatal_error)
+    log_event("stopped")
+
+
+def configure_uvicorn(app: ASGIApp, config: ServingConfig, pool: ConnectionPool) -> uvicorn.Config:
+    """Return the configuration of the HTTP server."""
+    return uvicorn.Config(
         app,
         http=pool.protocol(),
         ws="none",
@@ -46,13 +58,6 @@ def serve(config: ServingConfig, host: str, port: int) -> None:
         forwarded_allow_ips=list(config.proxies),
         timeout_graceful_shutdown=round(config.limits.deadline + SHUTDOWN_GRACE),
     )
-    server = DrainingServer(uvicorn_config, service)
-    url_host = f"[{address}]" if ":" in address else address
-    log_event("listening", url=f"http://{url_host}:{bound_port}")
-    server.run(sockets=[listener])
-    if service.fatal_error is not None:
-        raise UserError(service.fatal_error)
-    log_event("stopped")
 
 
 def allowed_hosts(address: str, hosts: Sequence[str] | None) -> Sequence[str] | None:

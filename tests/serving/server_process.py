@@ -28,7 +28,7 @@ class ServerProcess:
     """A running server, its URL and its log."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [*SHELL, "serve", *map(str, arguments), "--port", "0", "--workers", "1", "--threads", "1"]
+        command = [*SHELL, "serve", "--port", "0", "--workers", "1", "--threads", "1", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read_log, daemon=True)

@@ -17,12 +17,15 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving import language_detection
 from regard.serving.app import make_app
-from regard.serving.config import Limits, ServingConfig
+from regard.serving.config import Limits, ServingConfig, split_cores
+from regard.serving.errors import ApiError
 from regard.serving.keys import make_key
 from regard.serving.messages import LoadRequest
+from regard.serving.middleware import RequestSlots
 from regard.serving.served_models import ServedModels
 from regard.serving.service import Service
 from regard.serving.telemetry import JsonFormatter, Metrics
+from regard.serving.worker import WorkerDiedError
 from tests.serving.conftest import FakeWorker
 from tests.serving.server_process import wait_until
 
@@ -38,6 +41,8 @@ def open_client(tokenizer: Tokenizer) -> OpenClient:
         workers = {"-".join(pair): FakeWorker(tokenizer, pair) for pair in pairs or [("en", "zh")]}
 
         async def start_worker(request: LoadRequest) -> FakeWorker:
+            if not workers[request.name].alive:
+                raise WorkerDiedError("killed")
             return workers[request.name]
 
         load_requests = [LoadRequest(name, Path(name)) for name in workers]
@@ -61,6 +66,53 @@ def client(open_client: OpenClient) -> Iterator[TestClient]:
 
 def translate(client: TestClient, q: Any = "one two", **fields: Any) -> Any:
     return client.post("/translate", json={"q": q, "source": "en", "target": "zh"} | fields)
+
+
+@contextmanager
+def loading_client(tokenizer: Tokenizer, **options: Any) -> Iterator[tuple[TestClient, Callable[[], None]]]:
+    """Start an app whose model is loaded only when the returned function is called."""
+    loaded = threading.Event()
+
+    async def start_worker(request: LoadRequest) -> FakeWorker:
+        while not loaded.is_set():
+            await asyncio.sleep(0.01)
+        return FakeWorker(tokenizer)
+
+    requests = [LoadRequest("en-zh", Path("en-zh"))]
+    config = ServingConfig(requests, **options)
+    service = Service(config, ServedModels(requests, config.limits, Metrics(), start_worker))
+
+    def finish() -> None:
+        loaded.set()
+        wait_until(lambda: service.ready)
+
+    with TestClient(make_app(service), raise_server_exceptions=False) as client:
+        yield client, finish
+        loaded.set()
+
+
+class RawRequest:
+    """A request to the app without an HTTP client. The client may send its body or read the response only later."""
+
+    def __init__(self, client: TestClient, body: object, address: str = "10.0.0.1") -> None:
+        self.status: int | None = None
+        self._body = json.dumps(body).encode()
+        self.sent, self.read = asyncio.Event(), asyncio.Event()
+        headers = [(b"host", b"x"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers}
+        scope |= {"client": (address, 1), "http_version": "1.1", "scheme": "http", "root_path": ""}
+        self.response = client.portal.start_task_soon(client.app, scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await asyncio.Event().wait()
+        await self.sent.wait()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.status = message.get("status", self.status)
+        await self.read.wait()
 
 
 # LibreTranslate's API
@@ -222,6 +274,120 @@ def test_keys_are_accepted_as_fields_and_headers(open_client: OpenClient, tmp_pa
         assert translate(client, api_key="wrong").status_code == 403
 
 
+def test_requests_that_are_not_processed_do_not_count_towards_the_rate_limit(
+    tokenizer: Tokenizer, open_client: OpenClient, tmp_path: Path
+) -> None:
+    (key, line), path = make_key("ann", 2), tmp_path / "keys"
+    path.write_text(line)
+    with loading_client(tokenizer, keys=path) as (client, finish_loading):
+        assert [translate(client, api_key=key).status_code for _ in range(4)] == [503] * 4
+        finish_loading()
+        assert [translate(client, api_key=key).status_code for _ in range(3)] == [200, 200, 429]
+    release = asyncio.Event()
+    with open_client(keys=path, limits={"queue": 1, "batch_items": 1}) as client:
+        client.workers["en-zh"].before = lambda items: release.wait()
+        sent = client.portal.start_task_soon(asyncio.to_thread, translate, client, "One. Two.", api_key=key)
+        wait_until(lambda: client.workers["en-zh"].batches)
+        overloaded = [translate(client, api_key=key).json()["error"] for _ in range(3)]
+        assert overloaded == ["1 sentences are queued already; try again later"] * 3
+        client.portal.call(release.set)
+        assert sent.result().status_code == 200
+        assert [translate(client, api_key=key).status_code for _ in range(2)] == [200, 429]
+
+
+def test_endpoints_report_that_models_are_loading(tokenizer: Tokenizer) -> None:
+    with loading_client(tokenizer) as (client, finish_loading):
+        for path in ("/languages", "/frontend/settings", "/api/models", "/ready"):
+            response = client.get(path)
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1"), path
+        assert translate(client).json() == {"error": "the models are still loading; try again in a moment"}
+        assert client.get("/health").status_code == 200
+        finish_loading()
+        assert [language["code"] for language in client.get("/languages").json()] == ["en", "zh"]
+        assert client.get("/frontend/settings").json()["language"]["source"]["code"] == "en"
+
+
+@pytest.mark.parametrize("dead", ["en-zh", "de-zh"])
+def test_server_is_ready_only_if_the_workers_of_all_models_run(dead: str, open_client: OpenClient) -> None:
+    with open_client(("en", "zh"), ("de", "zh")) as client:
+        assert client.get("/ready").status_code == 200
+        client.workers[dead].alive = False
+        assert client.get("/ready").json() == {"error": "the models are not ready"}
+        assert "regard_ready 0.0" in client.get("/metrics").text
+        client.workers[dead].alive = True
+        assert client.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:5000", None, 200),
+        ("LOCALHOST.", None, 200),
+        ("demo.localhost", None, 200),
+        ("127.0.0.1", None, 200),
+        ("127.8.8.8:1", None, 200),
+        ("[::1]:5000", None, 200),
+        ("my.example:5000", None, 200),
+        ("evil.example", None, 403),
+        ("localhost.evil.example", None, 403),
+        ("notlocalhost", None, 403),
+        ("10.0.0.1", None, 403),
+        ("[::2]", None, 403),
+        ("[", None, 403),
+        ("", None, 403),
+        ("localhost", "http://localhost:3000", 200),
+        ("localhost", "http://my.example", 200),
+        ("localhost", "https://cors.example", 200),
+        ("localhost", "http://cors.example", 403),
+        ("localhost", "http://evil.example", 403),
+        ("localhost", "null", 403),
+        ("evil.example", "http://localhost", 403),
+    ],
+)
+def test_names_of_other_sites_are_rejected(host: str, origin: str | None, status: int, open_client: OpenClient) -> None:
+    headers = {"host": host} | ({"origin": origin} if origin is not None else {})
+    with open_client(hosts=["my.example"], origins=["https://cors.example"]) as client:
+        body = {"q": "one", "source": "en", "target": "zh"}
+        response = client.post("/translate", json=body, headers=headers)
+    assert response.status_code == status
+    assert "example" not in response.text
+
+
+def test_names_are_not_checked_without_a_list(open_client: OpenClient) -> None:
+    with open_client() as client:
+        headers = {"host": "any.example", "origin": "http://other.example"}
+        assert client.get("/languages", headers=headers).status_code == 200
+    with open_client(hosts=[], origins=["*"]) as client:
+        assert client.get("/languages", headers={"host": "localhost", "origin": "http://a.example"}).status_code == 200
+        assert client.get("/languages", headers={"host": "a.example"}).status_code == 403
+
+
+def test_regional_language_tags_are_understood(open_client: OpenClient) -> None:
+    with open_client(("en", "zh"), ("de", "zh")) as client:
+        for source, target in (("en", "zh-CN"), ("en-US", "zh-Hans"), ("en_GB", "zh_Hans_CN"), ("EN", "ZH")):
+            assert translate(client, "one", source=source, target=target).json() == {"translatedText": "ONE"}
+            body = {"texts": "one", "source": source, "target": target}
+            assert client.post("/api/translate", json=body).json()["model"] == "en-zh"
+            assert client.post("/api/translate", json=body | {"model": "en-zh"}).status_code == 200
+            assert client.post("/api/translate", json=body | {"model": "de-zh"}).status_code == 400
+        assert translate(client, "one", source="zh-CN", target="zh-Hans").json() == {"translatedText": "one"}
+        assert translate(client, "Das Haus ist alt.", source="auto", target="zh-CN").status_code == 200
+        traditional = translate(client, "one", target="zh-TW")
+        assert traditional.json() == {"error": "zh-TW is not supported; supported languages: de, en, zh"}
+
+
+@pytest.mark.parametrize("path", ["/translate", "/api/translate", "/api/translate/stream"])
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_number_of_sentences_is_limited(path: str, format: str, open_client: OpenClient) -> None:
+    with open_client(limits={"sentences": 5}) as client:
+        for count, status in ((5, 200), (6, 400)):
+            texts = ["A. " * (count - 1), "B."]
+            body = {"q": texts, "source": "en", "target": "zh", "format": format}
+            response = client.post(path, json=body if path == "/translate" else {"texts": texts})
+            assert response.status_code == status
+        assert response.json() == {"error": "Invalid request: request (6) exceeds sentence limit (5)"}
+
+
 def test_cross_origin_requests_are_allowed_only_for_configured_origins(open_client: OpenClient) -> None:
     headers = {"origin": "https://a.example"}
     with open_client() as client:
@@ -250,6 +416,66 @@ def test_requests_over_the_concurrency_limit_are_rejected(open_client: OpenClien
         client.portal.call(release.set)
         assert running.result().status_code == 200
         assert translate(client).status_code == 200
+
+
+BODY = {"q": "one", "source": "en", "target": "zh"}
+
+
+def test_slow_senders_and_slow_readers_hold_no_slot(open_client: OpenClient) -> None:
+    with open_client(limits={"concurrent": 1}) as client:
+        slow_senders = [RawRequest(client, BODY) for _ in range(3)]
+        slow_reader = RawRequest(client, BODY)
+        client.portal.call(slow_reader.sent.set)
+        wait_until(lambda: slow_reader.status)
+        assert translate(client).status_code == 200
+        for request in (*slow_senders, slow_reader):
+            client.portal.call(request.read.set)
+            client.portal.call(request.sent.set)
+            request.response.result(20)
+            assert request.status == 200
+
+
+def test_clients_share_the_slots() -> None:
+    slots = RequestSlots(4)
+    ends = [slots.take("ann") for _ in range(4)]
+    with pytest.raises(ApiError, match="processing 4 requests already"):
+        slots.take("ann")
+    others = [slots.take("bob") for _ in range(2)]  # half of the slots
+    for client in ("ann", "bob"):
+        with pytest.raises(ApiError):
+            slots.take(client)
+    others.append(slots.take("eve"))  # a third
+    with pytest.raises(ApiError):
+        slots.take("eve")
+    for end in (*others, *ends[:2]):
+        end()
+        end()  # has no effect
+    ends += [slots.take("ann"), slots.take("ann")]
+    with pytest.raises(ApiError):
+        slots.take("ann")
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_keys_or_addresses_take_turns(by_key: bool, open_client: OpenClient, tmp_path: Path) -> None:
+    (ann, ann_line), (bob, bob_line) = make_key("ann"), make_key("bob")
+    (tmp_path / "keys").write_text(ann_line + bob_line)
+    options = {"keys": tmp_path / "keys"} if by_key else {}
+    keys = {"ann": ann, "bob": bob} if by_key else {"ann": None, "bob": None}
+    addresses = {"ann": "10.0.0.1", "bob": "10.0.0.1" if by_key else "10.0.0.2"}
+    release = asyncio.Event()
+    with open_client(limits={"batch_items": 1}, **options) as client:
+        worker, batcher = client.workers["en-zh"], client.service.models.all[0].batcher
+        worker.before = lambda items: release.wait()
+        for length, (name, text) in enumerate(
+            [("ann", "one"), ("ann", "x. " * 20), ("ann", "y. " * 20), ("bob", "z.")]
+        ):
+            request = RawRequest(client, BODY | {"q": text, "api_key": keys[name]}, addresses[name])
+            client.portal.call(request.sent.set)
+            client.portal.call(request.read.set)
+            wait_until(lambda: worker.batches and len(batcher._queue) == (0, 20, 40, 41)[length])  # noqa: B023
+        client.portal.call(release.set)
+        request.response.result(20)
+    assert worker.batches.index(["z."]) <= 2
 
 
 def test_exceeded_deadlines_return_504(open_client: OpenClient) -> None:
@@ -384,6 +610,37 @@ def test_log_contains_texts_only_with_log_text(
     assert any("secret" in line for line in lines) == log_text
 
 
+@pytest.mark.parametrize("is_loading", [True, False])
+def test_log_does_not_repeat_names_that_clients_send(
+    is_loading: bool, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("regard.serving").propagate = True
+    with caplog.at_level(logging.INFO), loading_client(tokenizer) as (client, finish_loading):
+        if not is_loading:
+            finish_loading()
+        for path in (
+            "translate",
+            "translate/stream",
+            "embed",
+            "inspect/attention",
+            "inspect/beam",
+            "inspect/positions",
+        ):
+            text = {"texts": "one"} if "inspect" not in path else {"text": "one"} if "positions" not in path else {}
+            for model in ("secret", "zh-secret"):
+                response = client.post(f"/api/{path}", json=text | {"model": model})
+                assert response.status_code == (503 if is_loading else 400), response.text
+        form = {"files": {"image": b"x"}, "data": {"model": "secret"}}
+        client.post("/api/classify", **form)
+        client.post("/api/inspect/image", **form)
+        translate(client, source="secret", target="zh-secret")
+        client.request("SECRET", "/languages")
+        client.get("/secret", headers={"host": "secret"})
+    lines = [JsonFormatter().format(record) for record in caplog.records if record.name != "httpx"]
+    assert len([line for line in lines if '"request"' in line]) == 17
+    assert not [line for line in lines if "secret" in line.lower()]
+
+
 def test_log_contains_types_but_not_messages_of_exceptions() -> None:
     try:
         int("secret")
@@ -400,6 +657,12 @@ def test_documentation_lists_all_limits() -> None:
     rows = [tuple(cell.strip() for cell in row.split("|")[1:4]) for row in table.splitlines()[2:]]
     fields = Limits.model_fields.items()
     assert rows == [(f"`{name}`", str(field.default), field.description) for name, field in fields]
+
+
+def test_default_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, models, expected in ((1, 1, (2, 1)), (2, 1, (2, 1)), (16, 1, (2, 8)), (16, 2, (2, 4)), (2, 3, (2, 1))):
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)), raising=False)  # noqa: B023
+        assert split_cores(models) == expected
 
 
 def test_language_identifier_is_loaded_once_by_concurrent_threads(monkeypatch: pytest.MonkeyPatch) -> None:

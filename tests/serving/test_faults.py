@@ -28,7 +28,7 @@ def raw_request(text: str, content_length: int | None = None) -> bytes:
     body = json.dumps({"q": text, "source": "en", "target": "zh"}).encode()
     lines = [
         "POST /translate HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {content_length or len(body)}",
         "\r\n",
@@ -67,7 +67,7 @@ def test_clients_that_disconnect_while_sending_are_forgotten(server: ServerProce
 def test_slow_clients_are_disconnected(server: ServerProcess) -> None:  # this server has body_seconds=2
     with connect(server) as slow_body, connect(server) as slow_headers, connect(server) as silent:
         slow_body.sendall(raw_request(LINE)[:-5])
-        slow_headers.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\n")
+        slow_headers.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\n")
         assert slow_body.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert slow_headers.recv(1000) == b""
         assert silent.recv(1000) == b""
@@ -98,11 +98,11 @@ def test_long_words_are_split(word: str, server: ServerProcess) -> None:
         b"GET\r\n\r\n",
         b"\x16\x03\x01" + bytes(200),
         b"A" * 100_000,
-        b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
         b"POST /translate HTTP/1.1\r\nHost : x\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
     ],
 )
 def test_malformed_or_ambiguous_http_is_rejected(data: bytes, server: ServerProcess) -> None:
@@ -113,7 +113,7 @@ def test_malformed_or_ambiguous_http_is_rejected(data: bytes, server: ServerProc
 
 def test_body_with_two_lengths_closes_the_connection(server: ServerProcess) -> None:
     body = raw_request(LINE).partition(b"\r\n\r\n")[2]
-    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
     with connect(server) as client:
         client.sendall(head + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" + raw_request(LINE))
         response = b""
@@ -127,7 +127,7 @@ def test_body_with_two_lengths_closes_the_connection(server: ServerProcess) -> N
 @pytest.mark.parametrize("header", [b"X: y\r\n", b"X" * 1000])
 def test_endless_headers_are_rejected(header: bytes, server: ServerProcess) -> None:
     with connect(server) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
         with contextlib.suppress(ConnectionError):  # the server may close the connection during the transfer
             client.sendall(header * (2_000_000 // len(header)))
         with contextlib.suppress(ConnectionError):
@@ -154,7 +154,7 @@ def test_pipelined_requests_are_answered_in_order(server: ServerProcess, transla
 
 def test_response_headers_do_not_contain_input(server: ServerProcess) -> None:
     with connect(server) as client:
-        client.sendall(b"GET /%0d%0aX-Evil:%201?q=%0d%0aX-Evil:1 HTTP/1.1\r\nHost: x\r\nOrigin: evil\r\n\r\n")
+        client.sendall(b"GET /%0d%0aX-Evil:%201?q=%0d%0aX-Evil:1 HTTP/1.1\r\nHost: localhost\r\nOrigin: evil\r\n\r\n")
         assert b"evil" not in client.recv(10_000).lower()
 
 

@@ -48,10 +48,11 @@ def client(image_run: Path) -> Iterator[TestClient]:
         return ThreadWorker(request)
 
     requests = [LoadRequest("paint", image_run, "cpu")]
-    limits = Limits(image_pixels=10_000, items=4, image_bytes=100_000)
+    limits = Limits(image_pixels=10_000, request_pixels=15_000, items=4, image_bytes=100_000)
     service = Service(ServingConfig(requests, limits=limits), ServedModels(requests, limits, Metrics(), start_worker))
     with TestClient(make_app(service)) as client:
         wait_until(lambda: service.ready or service.fatal_error)
+        client.service = service
         yield client
 
 
@@ -104,6 +105,21 @@ def test_forms_without_images_or_with_too_many_are_rejected(client: TestClient) 
     assert client.post("/api/classify", files=[("image", png(1, 1))] * 5).status_code == 400
     assert client.post("/api/classify", files={"image": png(1, 1)}, data={"top": "0"}).status_code == 400
     assert client.post("/api/classify", files={"image": bytes(100_001)}).status_code == 413
+
+
+def test_pixels_of_all_images_are_limited(client: TestClient) -> None:
+    assert client.post("/api/classify", files=[("image", png(100, 75))] * 2).status_code == 200
+    too_many = client.post("/api/classify", files=[("image", png(100, 75))] * 3)
+    message = "Invalid request: request (22500) exceeds pixel limit (15000)"
+    assert (too_many.status_code, too_many.json()) == (400, {"error": message})
+    assert "reason=pixels" in too_many.headers["x-error"]
+
+
+def test_large_images_make_small_batches(client: TestClient) -> None:
+    images = [png(100, 75), png(10, 10), b"damaged"]
+    assert asyncio.run(client.service.measure_images(images)) == [1, 1, 1]
+    service = Service(ServingConfig([]))
+    assert asyncio.run(service.measure_images([png(1000, 1000), png(5000, 5000)])) == [11, 251]
 
 
 def test_image_model_does_not_translate(client: TestClient) -> None:

@@ -23,7 +23,7 @@ def test_only_keys_of_the_file_are_admitted(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# comment\n\n{line}", encoding="utf-8")
     keys = Keys.load(path)
-    assert keys.admit(key) == "ann"
+    assert keys.admit(key).name == "ann"
     assert [status(keys, wrong) for wrong in (None, "", "x", line.split()[1], "\ud800")] == [403] * 5
     assert key not in path.read_text()
 
