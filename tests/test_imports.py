@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
         "pipelines": "decoding data models attention ops runtime errors",
         "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
         "interop": "pipelines decoding data models layers attention runtime errors config",
-        "training": "interop evaluation pipelines decoding data models layers attention ops runtime errors config",
+        "training": "interop evaluation pipelines inspection decoding data models layers attention ops runtime errors "
+        "config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
