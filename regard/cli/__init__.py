@@ -51,7 +51,7 @@ PATH_ERRORS = (
 def main() -> None:
     """Run the command line. Errors that a user can correct are one sentence, with exit code 2."""
     logger = logging.getLogger("regard")
-    logger.handlers = [_WarningHandler()]
+    logger.handlers = [_WarningHandler(logging.WARNING)]
     try:
         # Typer returns 130 for Ctrl-C, and exits silently if the reader of a pipe, such as `head`, has closed it.
         code = app(standalone_mode=False)

@@ -229,7 +229,7 @@ def test_commands_accept_iterations_and_lengths(
         "translate", runs["classifier"], "I love apples", "--json", "--alignments", "--lengths", 2, "--n-best", 2
     )
     (record,) = map(json.loads, answer.out.splitlines())
-    assert len(record["hypotheses"]) == 2
+    assert [len(sentence["hypotheses"]) for sentence in record["sentences"]] == [2]
     words = ("--src", toy / "train.en", "--ref", toy / "train.zh", "--no-save")
     answer = command("evaluate", runs["classifier"], *words, "--iterations", 2)
     assert "iterations 2" in answer.out.splitlines()[0]

@@ -551,7 +551,7 @@ def test_streams_send_one_event_per_sentence_and_a_final_event(open_client: Open
 
 
 def test_long_sentences_have_a_warning(open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
-    long = "one two three four " * 6
+    long = "One two three four " * 6
     expected = re.compile(r"\d+ tokens, but the longest training source has 12; the translation may be incomplete")
     logging.getLogger("regard.serving").propagate = True
     with caplog.at_level(logging.INFO, "regard.serving"), open_client() as client:

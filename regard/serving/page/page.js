@@ -74,7 +74,7 @@ async function splitText(signal) {
   const chooser = element("sentences");
   chooser.replaceChildren();
   if (sentences.length > 1) {
-    const labels = sentences.map((one, i) => `${i + 1}  ${one.text}${long.includes(one) ? " ⚠" : ""}`);
+    const labels = sentences.map((one, i) => `${i + 1}${long.includes(one) ? " ⚠" : ""}  ${one.text}`);
     chooser.append(...labels.map(createChoice), createChoice(strings.oneSequence, WHOLE));
   }
   if (long.length) {
