@@ -1,5 +1,7 @@
 """Modules that the fork server imports in advance; see `tests.forks`."""
 
+import torch._dynamo  # noqa: F401  the optimiser would import it in every process, which takes a second
+
 import regard.cli
 import regard.pipelines.translator
 import regard.training.run  # noqa: F401

@@ -10,21 +10,18 @@ data worker. `tests/contracts/test_resume.py` uses the same functions with few, 
 
 import argparse
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import SMALL, settings_of, toy_pairs
+from tests.forks import FORKS
 from tests.images import TINY, paint
-from tools.killing import CALLS
+from tools.killing import CALLS, run_plan
 
 Death = dict[str, Any]
-HOME = Path(__file__).parent.parent
 EVERYTHING = {
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
@@ -68,19 +65,15 @@ def image_command(images: Path, out: Path, **changes: object) -> list[str]:
 
 def drive(plan: list[Death], command: list[str], folder: Path) -> tuple[list[tuple[int, str]], str]:
     """Run a command with the planned kills; return how each process ended and the output of all."""
-    out = command[command.index("--out") + 1]
-    (folder / "plan.json").write_text(json.dumps(plan))
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.killing", folder / "plan.json", out, *command],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"PYTHONUTF8": "1", "PYTHONPATH": str(HOME)},
-        timeout=300 + 30 * len(plan),
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout), done.stderr
+    out = Path(command[command.index("--out") + 1])
+    process = FORKS.Process(target=run_plan, args=(plan, out, command, folder))
+    process.start()
+    process.join(300 + 30 * len(plan))
+    process.kill()
+    output = (folder / "output.txt").read_text(encoding="utf-8")
+    if process.exitcode:
+        raise RuntimeError(output)
+    return json.loads((folder / "ends.json").read_text()), output
 
 
 def results(out: Path) -> dict[str, bytes]:

@@ -1,13 +1,10 @@
 """Run `regard` repeatedly in forked processes that are killed, then once to its end; see kill_and_resume.py.
 
-    python -m tools.killing PLAN.json OUT ARGUMENTS...
-
-PLAN.json lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder in OUT,
+A plan lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder of the run,
 {"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"seconds": 0.3} after
 some time. {"worker": 2, "batch": 5, "at": "within"} kills a data worker instead, while it sends its fifth batch. With
 "signal" the process receives another signal than SIGKILL, and the call continues. {"limit": 1000} limits the size of
-the files that it writes. Torch is imported once, before the first fork, so that a process takes a fraction of a second.
-Prints a JSON list with the exit status of every process and what it was killed in.
+the files that it writes.
 """
 
 import json
@@ -18,16 +15,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 import safetensors.torch
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from regard.cli import main
 from regard.training import workers
 
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "save_file")
@@ -134,7 +130,6 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
     """Run regard in a forked process; never returns."""
     code: Any = 1
     try:
-        torch.set_num_threads(1)
         if "limit" in death:
             resource.setrlimit(resource.RLIMIT_FSIZE, (death["limit"], death["limit"]))
         if "call" in death:
@@ -144,7 +139,7 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
         if "worker" in death:
             workers._Worker.__init__ = dying_worker(**death, report=report)  # type: ignore[method-assign]
         sys.argv = ["regard", *arguments]
-        import_module("regard.cli").main()
+        main()
     except SystemExit as stopped:
         code = stopped.code
     finally:
@@ -153,27 +148,26 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
         os._exit(code if isinstance(code, int) else 0)
 
 
-def main() -> None:
-    """Run the plan."""
-    for name in ("regard.cli", "regard.training.run", "torch._dynamo"):  # before the first fork
-        import_module(name)
-    plan, out, arguments = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), sys.argv[3:]
-    results = []
+def run_plan(plan: list[dict[str, Any]], out: Path, arguments: list[str], folder: Path) -> None:
+    """Run `regard ARGUMENTS...` once for each kill and once more, with all output in FOLDER/output.txt.
+
+    FOLDER/ends.json contains the exit status of every process and what it was killed in.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
+    with (folder / "output.txt").open("w") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    ends = []
     for death in [*plan, {}]:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            os.dup2(2, 1)  # the output of regard goes to stderr, only the result to stdout
             run_child(arguments, death, out, writing)
         os.close(writing)
         if "seconds" in death:
             time.sleep(death["seconds"])
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        results.append((status, os.read(reading, 99).decode()))
+        ends.append((status, os.read(reading, 99).decode()))
         os.close(reading)
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+    (folder / "ends.json").write_text(json.dumps(ends))
