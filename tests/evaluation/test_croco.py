@@ -69,6 +69,16 @@ def test_true_patch_is_the_match_of_the_patch_centre() -> None:
     assert not covisible.any()
 
 
+def test_patch_is_covisible_if_its_centre_and_half_of_its_pixels_are() -> None:
+    view, positions = torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, 2)
+    covisible = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 0, 1]]).bool()[None]
+    labelled = LabelledPairs(view, view, positions, covisible, ~covisible)
+    _, found = labelled.true_patches(2)  # the centre of a patch is its lower right pixel
+    assert found.tolist() == [[True, False, True, False]]
+    assert labelled.unseen_patches(2).tolist() == [[False, False, False, False]]
+    assert LabelledPairs(view, view, positions, covisible, covisible).unseen_patches(1).sum() == covisible.sum()
+
+
 def set_peaks(monkeypatch: pytest.MonkeyPatch, patches: Tensor) -> None:
     """Replace the attention peaks of every module with these patches."""
 

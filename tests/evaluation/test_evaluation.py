@@ -324,6 +324,8 @@ def test_invalid_bootstrap_arguments_are_rejected() -> None:
         paired_bootstrap(SystemOutput(GOOD), SystemOutput(POOR), REFERENCES, Metrics(), 0)
     with pytest.raises(UserError, match="3 translations"):
         paired_bootstrap(SystemOutput(GOOD), SystemOutput(POOR[:3]), REFERENCES, Metrics())
+    (bleu, _) = paired_bootstrap(SystemOutput(GOOD), SystemOutput(POOR), REFERENCES, Metrics(), 1)
+    assert "bs:1|" in bleu.signature
 
 
 # scores.json

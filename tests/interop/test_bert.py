@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 from tokenizers import BertWordPieceTokenizer
 
 from regard.data.builtin.corpus import load_pairs
+from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.interop.huggingface_bert import from_bert, read_bert
 from regard.interop.import_model import import_model
@@ -69,6 +71,15 @@ def test_token_embeddings_are_equal(folder: Path, foreign: Any, tmp_path: Path) 
     assert embedder.tokenizer.tokens(ids[2]) == ["[CLS]", "the", "un", "##happy", "man", "[SEP]"]
     for found, expected in zip(embedder.embed(TEXTS, "none"), token_vectors(foreign, ids), strict=True):
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_empty_text_needs_special_tokens() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece({word: i for i, word in enumerate(WORDS)}))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    embedder = Embedder(Bert(BertConfig(vocab=len(WORDS), width=24, heads=4, layers=1)), WordPieceTokenizer(backend))
+    assert len(embedder.embed(["a man"], "none")[0]) == 2
+    with pytest.raises(UserError, match="sentence 6 is empty, and this tokenizer adds no special tokens"):
+        embedder.embed(["a man", ""], first=5)
 
 
 @torch.no_grad()

@@ -469,3 +469,10 @@ def test_incomplete_record_is_removed_after_an_error(tmp_path: Path) -> None:
         _ = 1 / 0
     assert not empty.exists()
     assert output.explain_interruption() == "interrupted after 0 lines"
+
+
+def test_output_that_cannot_be_resumed_is_not_advised_to(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for path in (None, Path("/dev/null")):
+        with RecordFile(path, Interruptions()) as output:
+            output.append("complete\n")
+        assert output.explain_interruption() == "interrupted after 1 lines"

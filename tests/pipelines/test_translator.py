@@ -148,10 +148,14 @@ def test_prepared_weights_are_updated_after_an_optimiser_step(translator: regard
     model = copy.deepcopy(translator.model)
     ours = regard.Translator(model, translator.vocabularies)
     ours("I love apples")
+    before = ours.embed(["I love apples"])[0]
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
     sum(p.square().sum() for p in model.parameters()).backward()
     optimiser.step()
-    fresh = regard.Translator(model, translator.vocabularies)
+    fresh = regard.Translator(copy.deepcopy(model), translator.vocabularies)
+    after = ours.embed(["I love apples"])[0]
+    torch.testing.assert_close(after, fresh.embed(["I love apples"])[0])
+    assert not torch.allclose(after, before, atol=1e-2)
     used, unused = (one.hypotheses(SENTENCES[:2])[0][0] for one in (ours, fresh))
     assert used.tokens == unused.tokens
     assert used.score == pytest.approx(unused.score, abs=1e-5)
@@ -174,6 +178,14 @@ def test_score_of_two_strings_is_one_hypothesis(translator: regard.Translator) -
     assert one == translator.score(["I love apples"], ["我喜欢苹果"])[0]
     with pytest.raises(regard.UserError, match="list of texts"):
         translator.embed("I love apples")
+
+
+def test_text_is_not_scored_with_a_list_or_a_list_of_another_length(translator: regard.Translator) -> None:
+    for source, target in (("I love apples", ["我喜欢苹果"]), (["I love apples"], "我喜欢苹果")):
+        with pytest.raises(regard.UserError, match="score takes a text and its translation, or a list of each"):
+            translator.score(source, target)
+    with pytest.raises(regard.UserError, match="2 sources cannot be scored with 1 translations"):
+        translator.score(SENTENCES[:2], ["我喜欢苹果"])
 
 
 @pytest.mark.parametrize("copies", [1, 3])

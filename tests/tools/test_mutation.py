@@ -179,7 +179,7 @@ def test_a_mutant_is_killed_by_a_failing_test(project: Path, monkeypatch: pytest
     tests = [
         covering_test(f"tests/test_sums.py::test_{name}", {"regard/sums.py": {2, 6}}) for name in ("total", "half")
     ]
-    copy = runner.Copy(project / "copy", libraries=())
+    copy = runner.Copy(project / "copy", libraries=("schemathesis.pytest.plugin",))
     found = {mutant.new_line.strip(): mutant for mutant in find_mutants("sums.py")}
     results = [copy.test(found[line], tests, 60) for line in ("return x - y", "return x * 2")]
     copy.close()

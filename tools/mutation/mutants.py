@@ -41,10 +41,22 @@ SYMMETRIC = {
 MESSAGES = {"log", "logger", "logging", "warn", "warning", "info", "debug", "log_event", "annotate"}
 """Functions, methods and objects that write messages."""
 NO_EFFECT = {"collect", "empty_cache", "synchronize", "record_stream", "flush", "close", "sleep", "set_num_threads"}
-"""Functions that only free resources or affect speed."""
+NO_EFFECT |= {"grid", "set_axisbelow", "tick_params", "set_visible", "set_minor_formatter", "set_major_locator"}
+"""Functions that only free resources, affect speed, or the appearance of a plot."""
 IGNORED_KEYWORDS = {"non_blocking", "pin_memory", "persistent_workers", "daemon", "exist_ok", "parents", "stacklevel"}
 IGNORED_KEYWORDS |= {"help", "metavar", "dim", "axis", "indent", "maxsize", "ensure_ascii", "soft_wrap", "markup"}
-IGNORED_KEYWORDS |= {"fontsize", "linewidth", "zorder", "labelpad", "pad", "dpi"}
+IGNORED_KEYWORDS |= {
+    "fontsize",
+    "linewidth",
+    "zorder",
+    "labelpad",
+    "pad",
+    "dpi",
+    "frameon",
+    "sharex",
+    "sharey",
+    "ncols",
+}
 """Keyword arguments whose change is no fault, or cannot be missed."""
 SHAPE_METHODS = {"unsqueeze", "squeeze", "transpose", "permute", "flatten", "unflatten", "movedim", "chunk", "round"}
 """Functions whose integers are dimensions or digits: another one cannot be missed, or does not matter."""

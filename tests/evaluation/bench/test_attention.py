@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from regard.attention.masks import Mask
+from regard.evaluation.bench import attention
 from regard.evaluation.bench.attention import (
     COMPARED,
     KINDS,
+    AttentionFunction,
     AttentionReport,
     Heads,
     benchmark_attention,
@@ -14,6 +18,7 @@ from regard.evaluation.bench.attention import (
     measure_peak,
     read_heads,
     too_slow,
+    trained_routing,
 )
 
 CPU = torch.device("cpu")
@@ -39,6 +44,38 @@ def test_slow_kinds_are_skipped_at_longer_lengths(trained_run: Path) -> None:
     assert too_slow(rows, 256, 2.0) == set()
     report = benchmark_attention(str(trained_run), CPU, 0.0, (16, 32))
     assert {row["length"] for row in report.rows} == {16}
+
+
+def test_routing_learns_balanced_clusters() -> None:
+    heads, tokens = Heads(2, 8, False, CPU), torch.randn(1, 2, 400, 8, generator=torch.Generator().manual_seed(1))
+
+    def largest_share(steps: int) -> float:
+        torch.manual_seed(0)
+        kind = trained_routing(heads, 100, steps)
+        assert not kind.training
+        clusters, _ = kind.assign(tokens, tokens, Mask())
+        assert clusters.max() < 10  # √100 clusters
+        return max(float(torch.bincount(row.flatten()).max()) for row in clusters[0]) / 400
+
+    assert largest_share(60) < 0.8 * largest_share(0)
+
+
+def test_slow_calls_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, calls = Heads(1, 4, False, CPU), {"slow": 0, "fast": 0}
+
+    def attend(name: str) -> AttentionFunction:
+        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            calls[name] += 1
+            return q + k + v
+
+        return run
+
+    seconds = iter([0.0, 2.0, 0.0, 0.5, *[7.0] * 99])  # the second call of each is timed first
+    monkeypatch.setattr(attention, "time_call", lambda run, device: (run(), next(seconds))[1])
+    slow, fast = measure_length({name: attend(name) for name in calls}, heads, 8, 3, budget=3.0)
+    assert calls == {"slow": 2 + 2 + 2, "fast": 2 + 2 * 3 + 2}  # first, repetitions, memory
+    assert (slow["both"], fast["both"]) == (4.5, 7.0)
+    assert (slow["forward"], fast["forward"]) == (7.0, 7.0)
 
 
 def test_peak_memory_counts_simultaneous_allocations() -> None:

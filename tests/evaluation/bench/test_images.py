@@ -53,6 +53,10 @@ def test_transformers_predicts_the_same_classes(tmp_path: Path) -> None:
     results = benchmark_classifiers([ours, theirs], [16], 0, compare=True).results
     assert [result.name for result in results] == [str(tmp_path), f"{tmp_path} in transformers"]
     assert [result.same for result in results] == [1, 1]
+    (alone,) = benchmark_classifiers([ours], [2, 1, 2], 0).results
+    assert alone.same is None
+    assert [timing.batch for timing in alone.timings] == [1, 2]
+    assert alone.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_invalid_arguments_are_rejected(image_run: Path, trained_run: Path, command: Command) -> None:
