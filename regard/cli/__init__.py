@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -44,6 +45,9 @@ PATH_ERRORS = (
 
 def main() -> None:
     """Run the command line. Errors that a user can correct are one sentence, with exit code 2."""
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):  # the names of files need not be valid UTF-8
+            stream.reconfigure(errors=errors)
     try:
         # Typer returns 130 for Ctrl-C, and exits silently if the reader of a pipe, such as `head`, has closed it.
         code = app(standalone_mode=False)
