@@ -3,6 +3,7 @@
 import errno
 import logging
 import sys
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -52,6 +53,9 @@ def main() -> None:
     """Run the command line. Errors that a user can correct are one sentence, with exit code 2."""
     logger = logging.getLogger("regard")
     logger.handlers = [_WarningHandler(logging.WARNING)]
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):  # the names of files need not be valid UTF-8
+            stream.reconfigure(errors=errors)
     try:
         # Typer returns 130 for Ctrl-C, and exits silently if the reader of a pipe, such as `head`, has closed it.
         code = app(standalone_mode=False)

@@ -99,7 +99,7 @@ class CTranslate2Generator(ExternalGenerator):
         try:
             self._engine: Any = library.Translator(str(folder), device=device.type, **options)
             self._engine.translate_batch([vocabularies[0][:1]], max_decoding_length=1)  # reads the rest of its config
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, LookupError) as error:
             raise UserError(f"{folder}: CTranslate2 cannot load it ({one_line(error)})") from None
         self._source_vocabulary, self._target_vocabulary = vocabularies
         self._target_ids = {token: index for index, token in enumerate(self._target_vocabulary)}

@@ -108,7 +108,7 @@ def read_log(run: Path) -> list[Entry]:
             entry = parse_json(line)
             entries.append({"step": int(entry["step"])} | entry)
         except (ValueError, KeyError, TypeError, OverflowError):
-            raise UserError(f"{path}, line {number}: not a log entry: {line[:80]!r}") from None
+            raise UserError(f"{path}, line {number}: not a log entry: {line.rstrip()[:80]!r}") from None
     if not entries:
         raise UserError(f"{path}: no entries yet; try again after training.log_every steps")
     return entries

@@ -523,7 +523,7 @@ def test_invalid_arguments_are_rejected_before_translating(
     evaluate_model = ("evaluate", model, *files)
     assert "--against" in command(*evaluate_model, "--paired").error
     assert "short.txt has 2 lines but the test set has 63" in command(*evaluate_model, "--against", short).error
-    assert "no such model folder" in command(*evaluate_model, "--against", tmp_path / "nowhere").error
+    assert "no such file or folder" in command(*evaluate_model, "--against", tmp_path / "nowhere").error
     assert "none.json: no such file" in command(*evaluate_model, "--against", tmp_path / "none.json").error
     assert "--tokenize" in command(*evaluate_model, "--tokenize", "moses").error
     (model / "best" / "scores.json").write_text("{")

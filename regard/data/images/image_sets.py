@@ -22,6 +22,7 @@ from regard.data.images.sources import ImageSource, Listing, find_shards, natura
 from regard.data.images.tables import read_csv, read_parquet
 from regard.data.images.tar import TAR_SUFFIXES, read_tars
 from regard.errors import UserError
+from regard.files import report_unreadable
 
 Indices = npt.NDArray[np.int64]
 Split = Literal["train", "valid", "test"]
@@ -165,8 +166,9 @@ def _open(path: Path, settings: ImageSettings) -> tuple[Listing, ImageSet]:
 
 
 def _read_listing(path: Path, settings: ImageSettings) -> Listing:
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder")
+    with report_unreadable(path):
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder")
     name = path.name.lower()
     if path.is_dir():
         if pairs := find_idx(path):

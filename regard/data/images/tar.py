@@ -3,22 +3,32 @@
 Damaged archives and images without a label raise a UserError.
 """
 
+import bz2
+import gzip
 import lzma
 import posixpath
 import tarfile
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from regard.data.images.folders import FileTree, is_hidden, label_by_folder
 from regard.data.images.preprocessing import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from regard.data.images.sources import Listing, Location, PackedSource, TempStorage, split_of_file
 from regard.errors import UserError
-from regard.files import check_regular, parse_json
+from regard.files import open_regular, parse_json
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 LABEL_KEYS = ("label", "cls", "class", "class_name", "target")
 MAX_LABEL_BYTES = 2**20
+_DECOMPRESSORS: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": partial(lzma.open, format=lzma.FORMAT_XZ),
+}
+"""How compressed archives are opened, by their first bytes."""
 
 
 @dataclass
@@ -36,7 +46,6 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
     """List the images of tar archives; the images of compressed archives are copied to a temporary file."""
     members, storage = _Members(), TempStorage()
     for shard in shards:
-        check_regular(shard)
         try:
             _read_tar(shard, members, storage)
         except (tarfile.TarError, OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -58,9 +67,13 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
 
 
 def _read_tar(shard: Path, members: _Members, storage: TempStorage) -> None:
-    compressed = shard.suffix.lower() != ".tar"
+    with open_regular(shard) as file:
+        start = file.read(8)
+    # Not tarfile's own detection: its xz decoder reads any number of zeros as empty streams.
+    decompress = next((open_ for magic, open_ in _DECOMPRESSORS.items() if start.startswith(magic)), None)
+    compressed = decompress is not None
     folders = dict.fromkeys(members.tree.folders)
-    with tarfile.open(shard) as archive:
+    with (decompress or Path.open)(shard, "rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
         for member in archive:
             name = posixpath.normpath(member.name).lstrip("/")
             parts = name.split("/")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from regard.data.text.languages import find_language
 from regard.data.text.pairs import Pair
 from regard.errors import UserError
-from regard.files import check_regular, parse_json, read_raw_lines
+from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
@@ -84,7 +84,9 @@ def find_shards(
         columns: Columns of source and target in a .tsv file, counted from 0.
         keys: Keys of source and target in a .jsonl file, or names of two columns of a .parquet file.
     """
-    if source.is_dir() and target is None:
+    with report_unreadable(source):
+        is_folder = source.is_dir()
+    if is_folder and target is None:
         paths = sorted(path for path in source.iterdir() if _is_shard(path))
         if not paths:
             raise UserError(f"{source} is a folder without {', '.join(PAIR_SUFFIXES)} files; it must contain shards.")
@@ -255,7 +257,7 @@ def _open_decompressed(path: Path) -> BinaryIO:
         case ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
         case ".xz":
-            return cast(BinaryIO, lzma.open(path, "rb"))
+            return cast(BinaryIO, lzma.open(path, "rb", format=lzma.FORMAT_XZ))
         case ".zst":
             return _open_zstandard(path)
         case _:

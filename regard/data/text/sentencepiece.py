@@ -147,6 +147,8 @@ def _open(model: bytes, name: str) -> Any:
         import sentencepiece  # an optional dependency
     except ImportError:
         raise UserError("sentencepiece is not installed; to install it, run: pip install 'regard[export]'") from None
+    if not model:
+        raise UserError(f"{name}: the SentencePiece model is empty")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError, OSError) as error:
