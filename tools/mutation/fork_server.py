@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 LIBRARIES = (
     *(
         "torch",
-        "torch._dynamo",
         "safetensors.torch",
         "numpy",
         "pydantic",
