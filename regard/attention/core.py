@@ -339,6 +339,7 @@ class Kind(ABC):
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         """Return the context, (B, H, T, D)."""
+        check_inputs(q, k, v, mask)
         weights = drop(self.weights(q, k, mask), dropout)
         return (weights @ v.to(weights.dtype)).to(v.dtype)
 

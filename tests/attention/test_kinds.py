@@ -77,12 +77,18 @@ def test_layers_have_separate_clusters() -> None:
 @pytest.mark.parametrize(
     ("attention", "message"),
     [
-        ("lokal", "kind must be one of full, local, linear, routing, found 'lokal'"),
+        ("lokal", "kind must be one of full, local, linear, routing"),
         ({"window": 3}, "kind must be one of full, local, linear, routing"),
         ({"kind": "local", "wndow": 3}, "attention: local: unknown key wndow; did you mean window?"),
-        ({"kind": ["local"]}, "kind must be one of full, local, linear, routing, found {'kind': ['local']}"),
-        ({"kind": 1}, "kind must be one of full, local, linear, routing, found {'kind': 1}"),
-        (["local"], "kind must be one of full, local, linear, routing, found ['local']"),
+        (
+            {"kind": ["local"]},
+            "kind must be one of full, local, linear, routing",
+        ),
+        (
+            {"kind": 1},
+            "kind must be one of full, local, linear, routing",
+        ),
+        (["local"], "kind must be one of full, local, linear, routing"),
         ({"kind": "linear", "window": 3}, "linear: window is a key of kind local, not of linear"),
         ({"kind": "local", "window": True}, "window: must be one integer or two, found True"),
         ({"kind": "local", "window": [True, 2]}, "window: must be one integer or two, found [True, 2]"),

@@ -5,6 +5,7 @@ partial output remains.
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -263,6 +264,11 @@ def rewrite_tensors(folder: Path, change: Callable[[dict], object]) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
@@ -310,6 +316,18 @@ DAMAGES = {
     "other tokenizer": (
         lambda m: Tokenizer.train(["a b c"] * 3, 261).save(m / "tokenizer.json"),
         ["261", "340", "not saved together"],
+    ),
+    "pipe for config": (lambda m: replace(m / "config.json", os.mkfifo), ["config.json", "is a pipe"]),
+    "pipe for weights": (lambda m: replace(m / "model.safetensors", os.mkfifo), ["model.safetensors", "is a pipe"]),
+    "endless tokenizer": (
+        lambda m: replace(m / "tokenizer.json", lambda path: path.symlink_to("/dev/zero")),
+        ["tokenizer.json", "is a device, but must be a regular file"],
+    ),
+    "folder for weights": (lambda m: replace(m / "model.safetensors", Path.mkdir), ["is a directory"]),
+    "deeply nested config": (lambda m: (m / "config.json").write_text("[" * 10**5), ["config.json", "nested"]),
+    "tokenizer without normaliser": (
+        lambda m: (m / "tokenizer.json").write_text((m / "tokenizer.json").read_text().replace("normalizer", "other")),
+        ["tokenizer.json", "changes text"],
     ),
     "half of two tokenizers": (
         lambda m: (m / "tokenizer.json").rename(m / "source.tokenizer.json"),

@@ -71,11 +71,33 @@ def test_damaged_files_are_detected_and_named(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 2, "arrays": {}}', '{"format": 2, "arrays": []}']
+    "content",
+    [
+        *("", "{", "[]", "{}", "[" * 10**5, '{"format": 99}', '{"format": 2, "arrays": {}}'),
+        '{"format": 2, "arrays": [], "metadata": {}}',
+        '{"format": 2, "arrays": {}, "metadata": []}',
+        '{"format": 2, "arrays": {"a.npy": {}}, "metadata": {}}',
+        '{"format": 2, "arrays": {"../a.npy": {"sha256": "x"}}, "metadata": {}}',
+        '{"format": 2, "arrays": {"/dev/zero": {"sha256": "x"}}, "metadata": {}}',
+    ],
+    ids=len,
 )
 def test_a_damaged_description_is_detected(folder: Path, content: str) -> None:
     (folder / DESCRIPTION).write_text(content)
     with pytest.raises(DamagedStoreError, match=DESCRIPTION):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(1), np.ones((2, 3), order="F"), np.array([1, "a"], object)], ids=["scalar", "columns", "objects"]
+)
+def test_arrays_of_another_layout_are_detected(folder: Path, array: np.ndarray) -> None:
+    path = folder / "numbers.npy"
+    np.save(path, array)
+    description = json.loads((folder / DESCRIPTION).read_text())
+    description["arrays"]["numbers.npy"] |= {"bytes": path.stat().st_size, "length": 2}
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    with pytest.raises(DamagedStoreError, match=r"numbers\.npy"):
         read(folder)
 
 

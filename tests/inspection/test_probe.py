@@ -158,6 +158,19 @@ def test_unknown_name_is_rejected_with_the_known_names(model: Transformer) -> No
     assert all(module.qkv_hook is None for module in model.modules() if isinstance(module, Attention))
 
 
+def test_record_that_does_not_exist_is_explained(model: Transformer) -> None:
+    with regard.probe(model, ["decoder.1.cross", "decoder.0.cross"]) as seen:
+        with pytest.raises(UserError, match=r"'decoder\.1\.cross' has not been called yet; run the model inside"):
+            seen["decoder.1.cross"]
+        model(tokens(1, 5), tokens(1, 4))
+    for error in (UserError, KeyError):
+        with pytest.raises(error) as found:
+            seen["decoder.9.cross"]
+        expected = "'decoder.9.cross' is not among the probed modules: decoder.0.cross, decoder.1.cross"
+        assert str(found.value) == expected
+    assert seen.get("decoder.9.cross") is None and "decoder.9.cross" not in seen
+
+
 def test_hooks_are_removed_after_an_error(model: Transformer) -> None:
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     with pytest.raises(RuntimeError, match="inner"), regard.probe(model) as records:

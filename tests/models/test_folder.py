@@ -1,5 +1,6 @@
 """Model folders are replaced atomically, and errors name the file and the reason."""
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +62,25 @@ def test_run_without_a_model_is_reported(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="this run has no model yet; the first validation saves one"):
         find_model_folder(tmp_path)
+
+
+def test_model_larger_than_the_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(tmp_path, ViT(ViTConfig.micro(2, width=8, heads=1, layers=1, hidden=8)), {})
+    size = sum(tensor.nbytes for tensor in safetensors.torch.load_file(tmp_path / WEIGHTS).values())
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size}.__getitem__)
+    load_model(tmp_path)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": size - 1}.__getitem__)
+    with pytest.raises(UserError, match=rf"{WEIGHTS}: needs 0 GB of memory, but this machine has 0 GB"):
+        load_model(tmp_path)
+
+
+def test_folder_that_cannot_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: Path, **options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", deny)
+    with pytest.raises(UserError, match=r"private: cannot be read \(Permission denied\)"):
+        find_model_folder(tmp_path / "private")
 
 
 def test_unreadable_files_are_not_reported_as_missing_or_damaged(

@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -90,6 +91,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
     "garbage": lambda path: path.write_bytes(b"\xff" * 300),
+    "deeply nested": lambda path: path.write_bytes(b"[" * 10**5),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
 }
 
 
@@ -107,6 +110,28 @@ def test_damaged_newest_checkpoint_is_named_and_the_previous_one_used(
     assert found.step == 1
     assert len(warnings) == 1
     assert "step-00000002: damaged" in warnings[0]
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{}", '{"step": "two"}', '{"step": null}'])
+def test_state_without_a_step_is_damaged(content: str, folder: Path) -> None:
+    place = folder / "step-00000002"
+    (place / "state.json").write_text(content)
+    manifest = json.loads((place / "manifest.json").read_text())
+    checksum = hashlib.sha256(content.encode()).hexdigest()
+    manifest["files"]["state.json"] = {"bytes": len(content), "sha256": checksum}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    found, warnings = load(folder)
+    assert found is not None and found.step == 1 and "step-00000002: damaged" in warnings[0]
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../step-00000001/state.json", "sub/file"])
+def test_manifest_cannot_refer_to_other_folders(name: str, folder: Path) -> None:
+    place = folder / "step-00000002"
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][name] = manifest["files"]["state.json"]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    found, warnings = load(folder)
+    assert found is not None and found.step == 1 and "does not match its checksum" in warnings[0]
 
 
 def test_all_checkpoints_damaged_is_an_error(folder: Path) -> None:

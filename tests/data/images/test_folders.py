@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.images.folders import list_images
 from regard.data.images.image_sets import ImageSettings, open_images, open_splits
+from regard.data.images.preprocessing import ImageError, decode_image
 from regard.data.images.sources import natural_sort_key
 from regard.errors import UserError
 from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
@@ -28,6 +29,12 @@ def test_classes_are_folders_in_natural_order(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 10**6)))
 def test_natural_sort_orders_by_number(numbers: list[int]) -> None:
     assert sorted((f"a{n}.png" for n in numbers), key=natural_sort_key) == [f"a{n}.png" for n in sorted(numbers)]
+    assert sorted((f"a{n:09}" for n in numbers), key=natural_sort_key) == [f"a{n:09}" for n in sorted(numbers)]
+
+
+def test_natural_sort_accepts_numbers_of_any_length() -> None:
+    names = ["1" * 5000, "2", "10", "x2", "x10", "02"]
+    assert sorted(names, key=natural_sort_key) == ["02", "2", "10", "1" * 5000, "x2", "x10"]
 
 
 def test_images_in_subfolders_and_upper_case_suffixes_are_found(tmp_path: Path) -> None:
@@ -133,6 +140,28 @@ def test_a_missing_split_is_rejected(tmp_path: Path) -> None:
     folder_of_classes(tmp_path / "train", {"a": 2, "b": 2})
     with pytest.raises(UserError, match="no split test; it has train"):
         open_images(tmp_path, SETTINGS, "test")
+
+
+def test_a_link_to_itself_and_a_pipe_are_bad_images(tmp_path: Path) -> None:
+    folder_of_classes(tmp_path, {"a": 1, "b": 1})
+    (tmp_path / "a" / "z.png").symlink_to(tmp_path / "a" / "z.png")
+    os.mkfifo(tmp_path / "b" / "z.png")
+    images = open_images(tmp_path, ImageSettings())
+    assert len(images) == 4
+    for index, reason in ((1, "symbolic links"), (3, "is a pipe, but must be a regular file")):
+        with pytest.raises(ImageError, match=rf"z\.png: cannot be read \(.*{reason}"):
+            images.read(index)
+        with pytest.raises(ImageError, match=rf"z\.png: cannot be read \(.*{reason}"):
+            decode_image(tmp_path / images.name(index))
+
+
+def test_large_image_files_are_not_read(tmp_path: Path) -> None:
+    folder_of_classes(tmp_path, {"a": 1, "b": 1})
+    with (tmp_path / "a" / "z.png").open("wb") as file:
+        file.truncate(2**36)
+    images = open_images(tmp_path, ImageSettings())
+    with pytest.raises(ImageError, match=r"z\.png: cannot be read \(has 68,719,476,736 bytes, but"):
+        images.read(1)
 
 
 def test_symbolic_links_are_followed_without_cycles(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images, open_splits
 from regard.data.images.preprocessing import ImageError
+from regard.data.images.sources import TempStorage
 from regard.errors import UserError
 from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write
 
@@ -85,6 +86,27 @@ def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match="the labels are missing; train-labels-idx1-ubyte must be in the same folder"):
         open_images(tmp_path, SETTINGS)
+
+
+def test_idx_files_of_images_without_pixels_are_rejected(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 6)
+    write(tmp_path / "train-images-idx3-ubyte", idx(np.zeros((6, 0, 4), np.uint8)))
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte: has arrays of shape \[0, 4\]"):
+        open_images(tmp_path, SETTINGS)
+
+
+def test_no_more_of_a_compressed_idx_file_is_unpacked_than_its_header_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_idx(tmp_path, "train", 6, ".gz")
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(2**22)))
+    unpacked = []
+    append = TempStorage.append
+    monkeypatch.setattr(TempStorage, "append", lambda *given: unpacked.append(append(*given)) or unpacked[-1])
+    with pytest.raises(UserError, match=r"\.gz: has more bytes, but its header requires 136; download it again"):
+        open_images(tmp_path, SETTINGS)
+    assert [location.size for location in unpacked] == [137]
 
 
 def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
@@ -342,6 +364,22 @@ def test_a_damaged_tar_archive_is_named(tmp_path: Path, suffix: str, mode: str) 
         open_images(path, SETTINGS)
     path.write_bytes(b"no tar at all")
     with pytest.raises(UserError, match=rf"set{suffix}: truncated, damaged or not a tar file"):
+        open_images(path, SETTINGS)
+
+
+def test_compression_of_a_tar_archive_is_detected_by_its_content(tmp_path: Path) -> None:
+    members = {"a/1.png": encoded(0), "b/1.png": encoded(1)}
+    for suffix, mode in ((".tar", "w:gz"), (".tar.gz", "w:bz2"), (".tar.xz", "w"), (".tar.bz2", "w:xz")):
+        path = write_tar(tmp_path / f"set{suffix}", members, mode)
+        assert contents(open_images(path, SETTINGS)) == [("a", pixels(0)), ("b", pixels(1))]
+
+
+def test_large_members_of_a_tar_archive_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "set.tar"
+    entry = tarfile.TarInfo("a/1.png")
+    entry.size = 10**12
+    path.write_bytes(entry.tobuf() + bytes(1024))
+    with pytest.raises(UserError, match=r"set\.tar: a/1\.png has 1,000,000,000,000 bytes, more than an image may have"):
         open_images(path, SETTINGS)
 
 

@@ -384,6 +384,34 @@ def test_a_file_with_special_tokens_in_the_text_is_rejected_with_its_name(tmp_pa
         Tokenizer.load(path)
 
 
+CHANGING = {
+    "no normaliser": lambda state: state.pop("normalizer"),
+    "other normaliser": lambda state: state.update(normalizer={"type": "Lowercase"}),
+    "truncation": lambda state: state.update(
+        truncation={"direction": "Right", "max_length": 99, "strategy": "LongestFirst", "stride": 0}
+    ),
+    "padding": lambda state: state.update(
+        padding={"strategy": {"Fixed": 5}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+        | {"pad_type_id": 0, "pad_token": "<pad>"}
+    ),
+    "special tokens around the text": lambda state: state.update(
+        post_processor={"type": "BertProcessing", "sep": ["<eos>", 2], "cls": ["<bos>", 1]}
+    ),
+    "no bytes": lambda state: state["model"].update(byte_fallback=False),
+    "contradicting rules": lambda state: state["model"].update(byte_fallback=False, unk_token="<none>"),
+    "word list": lambda state: state.update(
+        model={"type": "WordLevel", "vocab": state["model"]["vocab"], "unk_token": "<unk>"}
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGING)
+def test_a_file_of_a_lossy_tokenizer_is_rejected_with_its_name(change: str, tmp_path: Path) -> None:
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "lossy.json", CHANGING[change])
+    with pytest.raises(UserError, match=r"lossy\.json contains a tokenizer that changes text; train it with regard"):
+        Tokenizer.load(path)
+
+
 def test_an_unwritable_path_is_rejected_with_its_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
         tokenizer.save(tmp_path / "absent" / "tokenizer.json")
