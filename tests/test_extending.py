@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from regard.models.folder import load_model
+from regard.registry import VARIABLE
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from regard.training.run import run_recipe
@@ -79,7 +80,9 @@ def test_extension_of_a_tutorial_has_less_than_60_lines(page: str) -> None:
 
 
 @pytest.mark.usefixtures("short_builtin_corpus")
-def test_model_of_an_extension_is_served(extensions: Path, command: Command, fork: Callable[..., Forked]) -> None:
+def test_model_of_an_extension_is_served(
+    extensions: Path, command: Command, fork: Callable[..., Forked], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers import the extension, because they inherit REGARD_IMPORT."""
     for file, content in titled_files("attention-kind").items():
         Path(file).write_text(content, encoding="utf-8")
@@ -90,6 +93,7 @@ def test_model_of_an_extension_is_served(extensions: Path, command: Command, for
         assert isinstance(server.wait_until_ready().translate("I love apples"), str)
     finally:
         server.stop()
+    monkeypatch.delenv(VARIABLE)
     assert fork("translate", "run", "I love apples").communicate(TIMEOUT)[1] == (
         "regard: run/best/config.json: needs the attention kind cosine of cosine.py; give it with --import, or import "
         "it before you load the model\n"

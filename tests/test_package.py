@@ -154,7 +154,7 @@ def test_documented_settings_exist() -> None:
 def test_documented_defaults_of_vision_models_are_current(kind: str) -> None:
     text = (DOCS / "vision.md").read_text("utf-8")
     (table,) = re.findall(rf"<!-- settings of {kind} -->\n(.*?)<!-- /settings of {kind} -->", text, re.S)
-    config = MODELS[kind].config
+    config = MODELS[kind].config_type()
     defaults = config.parse({}, kind).model_dump(mode="json")
     rows = [
         f"| `model.{name}` | `{json.dumps(defaults[name])}` | {field.description or ''} |"

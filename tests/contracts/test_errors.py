@@ -478,7 +478,7 @@ def test_sentence_beyond_the_learned_positions_is_rejected_with_its_number(here:
 def test_diagonal_positions_end_at_the_width() -> None:
     translator = untrained_translator("diagonal", 200)
     assert isinstance(translator("a b c"), str)
-    with pytest.raises(UserError, match="sentence 1 has 40 tokens, but this model's diagonal positions end at 15"):
+    with pytest.raises(UserError, match="sentence 1 has 41 tokens, but this model's diagonal positions end at 15"):
         translator("a b c d " * 10)
 
 
