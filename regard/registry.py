@@ -71,8 +71,8 @@ class Registry(Mapping[str, Registered]):
     def explain(self, name: object, known: Iterable[str] | None = None) -> str:
         """Return the part of an error message that lists the known names, by default all, instead of an unknown one."""
         known = list(self if known is None else known)
-        found = str(name) in self._classes or difflib.get_close_matches(str(name), known, 1)
-        return f"one of {', '.join(known)}" + ("" if found else "; give an extension that has it with --import")
+        is_new = isinstance(name, str) and name not in self._classes and not difflib.get_close_matches(name, known, 1)
+        return f"one of {', '.join(known)}" + ("; give an extension that has it with --import" if is_new else "")
 
     def __len__(self) -> int:
         return len(self._classes)
