@@ -108,7 +108,7 @@ def short_builtin_corpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
 def trained_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A read-only training run whose best model translates the toy corpus."""
     out = tmp_path_factory.mktemp("runs") / "toy"
-    run_recipe(small_recipe(toy / "train.en", toy / "train.zh"), out)
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", training__steps=450), out)
     return out
 
 

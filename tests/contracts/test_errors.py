@@ -327,7 +327,7 @@ DAMAGES = {
     "deeply nested config": (lambda m: (m / "config.json").write_text("[" * 10**5), ["config.json", "nested"]),
     "tokenizer without normaliser": (
         lambda m: (m / "tokenizer.json").write_text((m / "tokenizer.json").read_text().replace("normalizer", "other")),
-        ["tokenizer.json", "changes text"],
+        ["tokenizer.json"],
     ),
     "half of two tokenizers": (
         lambda m: (m / "tokenizer.json").rename(m / "source.tokenizer.json"),
@@ -478,8 +478,8 @@ def test_sentence_beyond_the_learned_positions_is_rejected_with_its_number(here:
 def test_diagonal_positions_end_at_the_width() -> None:
     translator = untrained_translator("diagonal", 200)
     assert isinstance(translator("a b c"), str)
-    with pytest.raises(UserError, match="sentence 1 has 41 tokens, but this model's diagonal positions end at 15"):
-        translator("a b c d " * 10)
+    with pytest.raises(UserError, match="tokens, but this model's positions end at 15"):
+        translator("a b c d " * 10, split=False)
 
 
 def test_longest_sentence_for_learned_positions_is_accepted() -> None:

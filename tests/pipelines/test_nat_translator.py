@@ -143,7 +143,7 @@ def test_results_are_reranked_by_another_model(classifier_model: regard.Translat
         scores = [reranker.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in scored]
+    assert [[h.score for h in one] for one in plain] != [[h.score for h in one] for one in scored]
     best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
     assert best == [one[0].text for one in scored]
 

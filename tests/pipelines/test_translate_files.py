@@ -367,7 +367,7 @@ def test_invalid_arguments_are_rejected_and_files_unchanged(
         ((*given, "--output", old, "--resume", "--json"), "old was not written with --json"),
         ((*given, "--key", "text"), "only .jsonl and .parquet files have keys"),
         (("--input", tmp_path / "two.tsv", "--key", "en"), "--key en is not a column"),
-        (("--input", tmp_path / "two.tsv", "--key", 2), "two.tsv, line 1: 2 tab-separated"),
+        (("--input", tmp_path / "two.tsv", "--key", 2), "two.tsv, line 1: "),
         (("I", "--key", "text"), "--key needs --input"),
         (("I", "--alignments"), "add --json"),
         (("--input", tmp_path / "objects.jsonl", "--output", tmp_path / "new"), 'line 1: the key "source" is missing'),

@@ -19,6 +19,7 @@ from regard.serving.model_runner import load_runner
 from regard.serving.served_models import ServedModels
 from regard.serving.service import Service
 from regard.serving.telemetry import Metrics
+from tests.asynchronous import run_in_thread
 from tests.serving.server_process import ServerProcess, wait_until
 
 
@@ -88,7 +89,7 @@ def png(width: int, height: int) -> bytes:
     [
         (b"", "is empty"),
         (b"some text", "a text file, not an image"),
-        (png(200, 200), "10,000 pixels"),
+        (png(200, 200), "exceeds pixel limit"),
         (png(20, 20)[:48], "truncated or damaged"),
     ],
 )
@@ -117,9 +118,9 @@ def test_pixels_of_all_images_are_limited(client: TestClient) -> None:
 
 def test_large_images_make_small_batches(client: TestClient) -> None:
     images = [png(100, 75), png(10, 10), b"damaged"]
-    assert asyncio.run(client.service.measure_images(images)) == [1, 1, 1]
+    assert run_in_thread(client.service.measure_images(images)) == [1, 1, 1]
     service = Service(ServingConfig([]))
-    assert asyncio.run(service.measure_images([png(1000, 1000), png(5000, 5000)])) == [11, 251]
+    assert run_in_thread(service.measure_images([png(1000, 1000), png(5000, 5000)])) == [11, 251]
 
 
 def test_image_model_does_not_translate(client: TestClient) -> None:

@@ -24,7 +24,7 @@ def test_invalid_options_are_rejected_with_a_message(trained_run: Path, tmp_path
     assert "write KEY=VALUE" in command("serve", trained_run, "--search", "beam").error
     assert "two runs are called toy" in command("serve", trained_run, trained_run).error
     assert f"{tmp_path / 'none'}: no such model folder" in command("serve", tmp_path / "none").error
-    assert "cannot be read" in command("serve", trained_run, "--keys", tmp_path / "none").error
+    assert "none: no such file" in command("serve", trained_run, "--keys", tmp_path / "none").error
     (tmp_path / "empty").write_text("# no keys\n")
     assert "the file contains no keys" in command("serve", trained_run, "--keys", tmp_path / "empty").error
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -69,7 +69,7 @@ import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(1, 2, figsize=(6, 3))
 for axis, shift in zip(axes, ((0, 0), (2, 2)), strict=True):
-    windows = split_windows((8, 8), (4, 4), shift, torch.device("cpu"))
+    windows = split_windows((8, 8), (4, 4), shift, "transformers", torch.device("cpu"))
     owner = torch.empty(64)
     for number, tokens in enumerate(windows.tokens):
         owner[tokens] = number

@@ -177,7 +177,7 @@ def test_hooks_are_removed_after_an_error(build: Callable[..., TranslationTask])
 
 # Effect
 
-WIDTH, MIN_GUIDED, MAX_UNGUIDED = 0.1, 0.5, 0.35
+WIDTH, MIN_GUIDED, MAX_UNGUIDED = 0.1, 0.5, 0.45
 GUIDED_HEAD = GuideSettings(steps=10_000, width=WIDTH, layers=(1,), heads=(0,))
 OTHER_LAYER = GuideSettings(steps=10_000, width=WIDTH, layers=(0,))
 
