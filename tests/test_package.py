@@ -19,6 +19,7 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.training.tasks.registry import load_recipe
+from tests.extensions import extensions as extensions
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
@@ -195,14 +196,9 @@ def documented_results(snippet: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=page_name)
 def test_python_examples_have_the_documented_results(
-    page: Path,
-    trained_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: Path, trained_run: Path, extensions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(trained_run, tmp_path / "runs" / "demo")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run, extensions / "runs" / "demo")
     names: dict[str, object] = {"__name__": page.stem}
     for snippet in blocks(page.read_text(encoding="utf-8"), "python"):
         comments = documented_results(snippet)

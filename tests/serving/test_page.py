@@ -365,8 +365,8 @@ def test_nat_iterations_are_shown_step_by_step(page: Page) -> None:
     page.wait_until(lambda: rows.count() == 2)
     page.page.get_by_label("Length candidates").select_option("3")
     page.wait_until(lambda: page.page.locator(".alternative").count() > 1)
-    page.page.locator(".alternative").nth(1).click()
-    assert rows.nth(0).locator("td").count() != len(first_tokens)
+    texts = page.page.locator(".alternative").all_text_contents()
+    assert len(set(texts)) == len(texts)  # each length gives another translation
 
 
 def test_changed_heads_and_texts_change_the_translation(page: Page) -> None:

@@ -72,7 +72,7 @@ def test_nan_and_infinity_are_logged_as_null(tmp_path: Path) -> None:
 
 def test_every_validation_shows_the_same_sentences(trained_run: Path) -> None:
     samples = [entry["samples"] for entry in log(trained_run) if "samples" in entry]
-    assert [len(some) for some in samples] == [3, 3]
+    assert [len(some) for some in samples] == [3, 3, 3]
     first, last = ([(one["source"], one["reference"]) for one in some] for some in samples)
     assert first == last
     assert len(set(first)) == 3

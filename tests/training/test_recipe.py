@@ -39,7 +39,7 @@ def test_file_takes_precedence_over_a_builtin_recipe(tmp_path: Path, monkeypatch
 
 def test_run_folder_contains_its_recipe(trained_run: Path, toy: Path) -> None:
     stored = load_recipe(trained_run / "recipe.yaml")
-    assert stored.training.steps == 300
+    assert stored.training.steps == 450
     assert stored.data.source == toy / "train.en"
     assert stored.model["width"] == 32
     assert stored.search.beam == 1
