@@ -167,7 +167,8 @@ def test_stopping_rule_of_ctranslate2_is_named_only_if_it_differs(
     run, out = f"{trained_run}:{settings}", tmp_path / "bench.json"
     options = ("--batch", 1, "--seconds", 0, "--device", "cpu", "--out", out)
     assert command("bench", run, "--library", "ctranslate2", *options).code == 0
-    assert json.loads(out.read_text())["results"][1]["name"] == f"{run} in CTranslate2"
+    row = json.loads(out.read_text())["results"][1]
+    assert (row["name"], row["same"]) == (f"{run} in CTranslate2", 1)
 
 
 def test_errors_of_other_libraries_name_the_option(
