@@ -22,9 +22,10 @@ from transformers import MarianMTModel
 from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
+from regard.decoding.cuda_graph import beam as device_beam
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.models.transformer import Transformer
-from regard.ops import beam_step, dispatch
+from regard.ops import dispatch
 
 Kernels = Literal["none", "attention", "all"]
 GetSettings = Callable[[int], SearchSettings]  # search settings for a beam width
@@ -118,13 +119,13 @@ def static_decoder(model: Transformer, get_settings: GetSettings, capture: bool,
 @contextmanager
 def use_kernels(kernels: Kernels) -> Iterator[None]:
     """Select the Triton kernels of the block; a captured graph keeps those with which it was captured."""
-    before = beam_step.MAX_BEAM_WIDTH, dispatch.KERNELS_ENABLED
-    beam_step.MAX_BEAM_WIDTH = before[0] if kernels == "all" else 0
+    before = device_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED
+    device_beam.MAX_KERNEL_BEAM_WIDTH = before[0] if kernels == "all" else 0
     dispatch.KERNELS_ENABLED = before[1] and kernels != "none"
     try:
         yield
     finally:
-        beam_step.MAX_BEAM_WIDTH, dispatch.KERNELS_ENABLED = before
+        device_beam.MAX_KERNEL_BEAM_WIDTH, dispatch.KERNELS_ENABLED = before
 
 
 # Equality of the output

@@ -8,7 +8,7 @@ Shapes: B undecided sentences, K hypotheses per sentence, V vocabulary, N candid
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -41,9 +41,8 @@ class Candidates(NamedTuple):
         return Candidates(*(_take(part, index) for part in self))
 
 
-@dataclass
-class FinishedHypotheses:
-    """The best K finished hypotheses of each sentence, best first; the rank of an empty slot is -inf."""
+class FinishedHypotheses(NamedTuple):
+    """K hypotheses of each sentence; the rank of an empty slot is -inf and its length 0."""
 
     tokens: Ints  # (B, K, longest)
     token_log_probs: Doubles  # (B, K, longest)
@@ -51,8 +50,15 @@ class FinishedHypotheses:
     scores: Doubles  # (B, K)
     lengths: Ints  # END included, (B, K)
 
+    def merge(self, new: "FinishedHypotheses") -> "FinishedHypotheses":
+        """Return the best K of these and the new hypotheses, best first; ties keep finishing order."""
+        parts: list[Array] = [np.concatenate(pair, 1) for pair in zip(self, new, strict=True)]
+        both = FinishedHypotheses(*parts)
+        order = (-both.ranks).argsort(axis=1, kind="stable")[:, : self.ranks.shape[1]]
+        return FinishedHypotheses(*(_take(part, order) for part in both))
+
     def select(self, sentences: Ints) -> "FinishedHypotheses":
-        return FinishedHypotheses(*(part[sentences] for part in vars(self).values()))
+        return FinishedHypotheses(*(part[sentences] for part in self))
 
 
 class BeamSearch(Generic[S]):
@@ -91,11 +97,6 @@ class BeamSearch(Generic[S]):
             self._remove_decided(step)
         return self.results
 
-    @property
-    def stops_when_full(self) -> bool:
-        """Whether a sentence is decided once K hypotheses have finished, even if others could score higher."""
-        return self.settings.stop == "first" or self.settings.beam_width == 1
-
     def _extend(self, step: int) -> None:
         """Append a token to every hypothesis: candidates with END finish, the best K others stay in the beam."""
         B, K = self.log_probs.shape
@@ -113,17 +114,15 @@ class BeamSearch(Generic[S]):
             )
             is_end = candidates.token == self.stepper.eos
             # Only the first K may finish: others would not have been kept in the beam either.
-            finishes = is_end.copy()
-            finishes[:, size:] = False
-            if finishes.any():
-                self._finish(candidates, finishes, step)
+            if is_end[:, :size].any():
+                self._finish(Candidates(*(part[:, :size] for part in candidates)), is_end[:, :size], step)
             # A stable sort of booleans puts candidates without END first and keeps their order, best first.
             survivors = is_end.argsort(axis=1, kind="stable")[:, :size]
             group = candidates.take(survivors)
             group.log_prob[_take(is_end, survivors)] = -math.inf
             kept.append(group)
             if self.trace is not None:
-                self.trace.add_candidates(self, candidates, finishes, survivors, first, step)
+                self.trace.add_candidates(self, candidates, survivors, first, step)
         beam = Candidates(*(np.concatenate(parts, 1) for parts in zip(*kept, strict=True)))
         self.log_probs, self.beam_indices = beam.log_prob, beam.beam_index
         self.tokens = _take(self.tokens, beam.beam_index)
@@ -154,9 +153,9 @@ class BeamSearch(Generic[S]):
         B, K, V = log_probs.shape
         ranked = log_probs if penalty is None else log_probs - penalty[:, None]
         values, indices = top_k(ranked.reshape(B * K, V), min(2 * K, V))
-        token = _to_host(indices).reshape(B, K, -1)
-        token_log_prob = rank = _to_host(values).reshape(B, K, -1)
-        raise_if_nan(bool(np.isnan(token_log_prob).any()))  # top_k returns NaN first
+        token, rank = _to_host(indices).reshape(B, K, -1), _to_host(values).reshape(B, K, -1)
+        raise_if_nan(bool(np.isnan(rank).any()))  # top_k returns NaN first
+        token_log_prob = rank
         if self.required is not None:
             token = _append_required(token, self.required.next_tokens[:, first : first + K])
         if self.required is not None or penalty is not None:
@@ -165,12 +164,11 @@ class BeamSearch(Generic[S]):
                 np.where(token < 0, -math.inf, _to_host(x.gather(2, index))) for x in (log_probs, ranked)
             )
         parent_log_prob = self.log_probs[:, first : first + K, None]
-        children = token.shape[2]
-        beam_index = np.broadcast_to(np.arange(first, first + K).repeat(children), (B, K * children))
+        beam_index = np.broadcast_to(np.arange(first, first + K)[:, None], token.shape)
         parts: list[Array] = [parent_log_prob + token_log_prob, beam_index, token.clip(min=0), token_log_prob]
         candidates = Candidates(*(x.reshape(B, -1) for x in parts))
-        score = candidates.log_prob if rank is token_log_prob else (parent_log_prob + rank).reshape(B, -1)
-        count = min(2 * K, K * children)
+        score = (parent_log_prob + rank).reshape(B, -1)
+        count = min(2 * K, score.shape[1])
         if self.required is None:
             return candidates.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
         return candidates.take(self._interleave_banks(candidates, score)[:, :count])
@@ -195,8 +193,7 @@ class BeamSearch(Generic[S]):
         return _take(order, rank_in_bank.argsort(axis=1, kind="stable"))
 
     def _finish(self, candidates: Candidates, finishes: Bools, step: int) -> None:
-        """Keep the best K of the candidates that finish and the hypotheses that have finished before."""
-        finished, K = self.finished, self.log_probs.shape[1]
+        """Merge the candidates that finish with the hypotheses that have finished before."""
         scores = candidates.log_prob / self.settings.length_normaliser(float(step + 1))
         if self.settings.coverage:
             penalties = _to_host(self.state.coverage_penalties()).reshape(self.log_probs.shape)
@@ -204,29 +201,17 @@ class BeamSearch(Generic[S]):
         ranks = scores
         if self.required is not None:
             ranks = scores - MISSING_PHRASE_PENALTY * _take(self.required.missing, candidates.beam_index)
+        tokens = _take(self.tokens, candidates.beam_index)
         if self.settings.groups > 1:  # groups may find the same hypothesis
-            tokens = _take(self.tokens, candidates.beam_index)
-            same_length = (finished.lengths == step + 1)[:, None]
-            duplicate = (tokens[:, :, None] == finished.tokens[:, None]).all(-1) & same_length
+            same_length = (self.finished.lengths == step + 1)[:, None]
+            duplicate = (tokens[:, :, None] == self.finished.tokens[:, None]).all(-1) & same_length
             finishes = finishes & ~duplicate.any(-1)
-        pool = np.concatenate((finished.ranks, np.where(finishes, ranks, -math.inf)), 1)
-        raise_if_nan(bool(np.isnan(pool).any()))
-        order = (-pool).argsort(axis=1, kind="stable")[:, :K]  # ties keep finishing order
-        best = _take(pool, order)
-        # The first K entries of the pool are the slots of finished hypotheses, the others are candidates.
-        new = (order >= K) & (best > -math.inf)
-        candidate, slot = (order - K).clip(min=0), order.clip(max=K - 1)
-        beam_index = _take(candidates.beam_index, candidate)
-        token_log_probs = _take(self.token_log_probs, beam_index)
-        token_log_probs[:, :, step] = _take(candidates.token_log_prob, candidate)
-        new_tokens = new[:, :, None]
-        self.finished = FinishedHypotheses(
-            tokens=np.where(new_tokens, _take(self.tokens, beam_index), _take(finished.tokens, slot)),
-            token_log_probs=np.where(new_tokens, token_log_probs, _take(finished.token_log_probs, slot)),
-            ranks=best,
-            scores=np.where(new, _take(scores, candidate), _take(finished.scores, slot)),
-            lengths=np.where(new, step + 1, _take(finished.lengths, slot)),
-        )
+        ranks = np.where(finishes, ranks, -math.inf)
+        raise_if_nan(bool(np.isnan(ranks).any()))
+        token_log_probs = _take(self.token_log_probs, candidates.beam_index)
+        token_log_probs[:, :, step] = candidates.token_log_prob
+        lengths = np.where(finishes, step + 1, 0)
+        self.finished = self.finished.merge(FinishedHypotheses(tokens, token_log_probs, ranks, scores, lengths))
 
     def _remove_decided(self, step: int) -> None:
         """Remove decided sentences from the batch and reorder the stepper's state."""
@@ -252,7 +237,7 @@ class BeamSearch(Generic[S]):
         """Return whether the result of each sentence cannot change any more, (B,)."""
         best = self.log_probs.max(1)
         exhausted: Bools = best == -math.inf
-        if self.stops_when_full:
+        if self.settings.stops_when_full:
             return exhausted | (self.finished.ranks[:, -1] > -math.inf)
         # Log-probabilities and coverage penalties are never positive, and normalisers grow with the length. A live
         # hypothesis therefore scores at most its present sum divided by the normaliser of the maximum length.
@@ -266,7 +251,7 @@ class BeamSearch(Generic[S]):
         result = hypotheses[: min(count, self.settings.n_best)]
         if self.trace is None:
             return result
-        tree = self.trace.close(row, result, step, self.stops_when_full)
+        tree = self.trace.close(row, result, step, self.settings.stops_when_full)
         return [replace(hypothesis, tree=tree) for hypothesis in result]
 
 
@@ -317,28 +302,19 @@ class BeamTrace:
         self._next_nodes = [[-1] * K for _ in range(B)]
 
     def add_candidates(
-        self, beam: BeamSearch[Any], candidates: Candidates, finishes: Bools, survivors: Ints, first: int, step: int
+        self, beam: BeamSearch[Any], candidates: Candidates, survivors: Ints, first: int, step: int
     ) -> None:
-        """Add the candidates of one group.
-
-        Args:
-            beam: The search.
-            candidates: All candidates of the group.
-            finishes: Candidates that finish.
-            survivors: Indices of the candidates that stay in the beam, (B, group size).
-            first: Index of the first hypothesis of the group.
-            step: Number of the step.
-        """
+        """Add the candidates of the group that starts with hypothesis `first`; the survivors stay in the beam."""
         normaliser = beam.settings.length_normaliser(float(step + 1))
         replaced = "others scored higher" if beam.required is None else "others have more required tokens"
         for b, (tree, kept) in enumerate(zip(self.trees, survivors.tolist(), strict=True)):
-            columns = zip(*(part[b].tolist() for part in (*candidates, finishes)), strict=True)
-            for i, (log_prob, beam_index, token, token_log_prob, ended) in enumerate(columns):
+            columns = zip(*(part[b].tolist() for part in candidates), strict=True)
+            for i, (log_prob, beam_index, token, token_log_prob) in enumerate(columns):
                 if log_prob == -math.inf:
                     continue
-                outcome = "ended" if ended else "kept" if i in kept else f"dropped: {replaced}"
-                if token == beam.stepper.eos and not ended:
-                    outcome = "dropped: it ended outside the beam"
+                outcome = "kept" if i in kept else f"dropped: {replaced}"
+                if token == beam.stepper.eos:
+                    outcome = "ended" if i < len(kept) else "dropped: it ended outside the beam"
                 if outcome == "kept":
                     self._next_nodes[b][first + kept.index(i)] = len(tree)
                 parent, score = self.nodes[b][beam_index], log_prob / normaliser

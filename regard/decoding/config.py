@@ -91,6 +91,11 @@ class SearchSettings(Settings):
         """Number of hypotheses per sentence that are available by default."""
         return DEFAULT_BEAM if self.sampling else self.beam_width
 
+    @property
+    def stops_when_full(self) -> bool:
+        """Whether a sentence is decided once K hypotheses have finished, even if others could score higher."""
+        return self.stop == "first" or self.beam_width == 1
+
     def resolved(self) -> dict[str, Any]:
         """Return all settings as plain values, with defaults filled in."""
         return self.model_dump(mode="json") | {"beam": self.beam_width}

@@ -3,6 +3,7 @@
 The chosen tokens are kept in NumPy arrays on the host, where operations on small arrays start faster than in PyTorch.
 """
 
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -14,7 +15,6 @@ from regard.decoding.beam import build_hypotheses, raise_if_nan
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
-from regard.ops.sampling import gumbel_noise, sample
 
 MIN_REMOVED_SHARE = 0.25
 """Share of finished sentences from which they are removed from a batch, because that copies the cache."""
@@ -39,7 +39,11 @@ def greedy_search(
     for step in range(tokens.shape[1]):
         log_probs = stepper.step(last, state)
         allowed = constraints.apply(log_probs[:, None], tokens[rows, None, :step])[:, 0]
-        last = allowed.argmax(-1) if noise_keys is None else _sample(allowed, noise_keys, step, settings)
+        if noise_keys is None:
+            last = allowed.argmax(-1)
+        else:
+            noise = gumbel_noise(noise_keys, step, allowed.shape[1])
+            last = sample(allowed, noise, settings.temperature, settings.top_k, settings.top_p)
         chosen = last.cpu().numpy()
         chosen_log_probs = log_probs.gather(1, last[:, None])[:, 0].cpu().double().numpy()
         raise_if_nan(bool(np.isnan(chosen_log_probs[~ended]).any()))
@@ -67,9 +71,43 @@ def greedy_search(
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
-def _sample(log_probs: Tensor, noise_keys: Tensor, step: int, settings: SearchSettings) -> Tensor:
-    noise = gumbel_noise(noise_keys, step, log_probs.shape[1])
-    return sample(log_probs, noise, settings.temperature, settings.top_k, settings.top_p)
+# Sampling; R rows, V vocabulary
+
+
+def sample(
+    log_probs: Tensor,
+    noise: Tensor,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """Sample a token per row by the Gumbel-max trick: log-probabilities and Gumbel noise, (R, V), to tokens, (R,)."""
+    scores = log_probs.double() / (temperature or 1.0)
+    if top_k is not None and top_k < scores.shape[1]:
+        smallest = scores.topk(top_k, -1).values[:, -1:]
+        scores = scores.masked_fill(scores < smallest, -math.inf)
+    if top_p is not None:
+        order = scores.sort(dim=-1, descending=True, stable=True)
+        p = order.values.softmax(-1)
+        # The nucleus includes the token that reaches top_p, so that it is never empty.
+        outside = p.cumsum(-1) - p >= top_p
+        scores = scores.masked_fill(outside.gather(1, order.indices.argsort(-1)), -math.inf)
+    return (scores + noise).argmax(-1)
+
+
+def gumbel_noise(keys: Tensor, step: int, vocabulary: int) -> Tensor:
+    """Return Gumbel noise for every row and token, (R, V), as a hash (SplitMix64) of key, step and token.
+
+    The noise of a token depends neither on the batch nor on the rank of the token, so that the rounding errors of a
+    batch almost never change a sample.
+    """
+    counter = torch.arange(1, vocabulary + 1, device=keys.device) + step * vocabulary
+    x = keys[:, None] + counter * -0x61C8864680B583EB
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15
+    x = x ^ ((x >> 31) & (2**33 - 1))
+    uniform = (((x >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53
+    return -(-uniform.log()).log()
 
 
 def _noise_keys(requests: Sequence[DecodingRequest], copies: int, seed: int) -> Tensor:

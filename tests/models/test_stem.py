@@ -13,8 +13,7 @@ from regard.interop.huggingface_vision import to_huggingface
 from regard.interop.timm import to_timm
 from regard.interop.torchvision import to_torchvision
 from regard.models.folder import CONFIG, load_model, save_model
-from regard.models.stem import ConvolutionalStem
-from regard.models.vit import ViT, ViTConfig
+from regard.models.vit import ConvolutionalStem, ViT, ViTConfig
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 from regard.training.tasks.registry import load_recipe
 from tests.conftest import Command

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.models.stem import ConvolutionalStem
+from regard.models.vit import ConvolutionalStem
 from regard.ops import dispatch
 from regard.ops import norm_gelu as module
 from regard.ops.norm_gelu import norm_gelu_kernel

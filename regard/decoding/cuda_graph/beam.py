@@ -6,6 +6,8 @@ each step, and reordering hypotheses moves only their slots. The slots of finish
 Shapes: B sentences, K hypotheses per sentence, T steps, V vocabulary, C candidates per hypothesis, N per sentence.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
@@ -15,13 +17,18 @@ from torch import Tensor
 from regard.decoding.beam import top_k
 from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
-from regard.ops.beam_step import BeamKernels, beam_kernels_apply
+from regard.ops import dispatch
 
 ROW_TENSORS = (
     "slots", "tokens", "token_log_probs", "last", "log_probs", "finished_scores", "finished_lengths", "end_log_probs",
     "max_lengths", "final_normaliser",
 )  # fmt: skip
 SHARED_TENSORS = ("step", "normaliser", "min_length", "decisive_rank", "stops_when_full", "status")
+
+MAX_KERNEL_BEAM_WIDTH = 8
+"""A kernel program holds all candidates of a sentence."""
+CHUNK = 2048
+"""Number of logits that a kernel program scans."""
 
 
 class BeamState:
@@ -91,9 +98,8 @@ class BeamState:
         lengths = torch.arange(T + 1, device=max_lengths.device).clamp(min=1)
         self.normaliser.copy_(settings.length_normaliser(lengths.double()))
         self.min_length.fill_(settings.min_length)
-        stops_when_full = settings.stop == "first" or settings.beam_width == 1
-        self.stops_when_full.fill_(stops_when_full)
-        self.decisive_rank.fill_(K - 1 if stops_when_full else settings.n_best - 1)
+        self.stops_when_full.fill_(settings.stops_when_full)
+        self.decisive_rank.fill_(K - 1 if settings.stops_when_full else settings.n_best - 1)
 
     @property
     def live_slots(self) -> Tensor:
@@ -166,7 +172,7 @@ class BeamState:
         """Return the rows of undecided sentences."""
         return (self.log_probs[:, 0] != -math.inf).nonzero()[:, 0]
 
-    def copy_rows(self, other: "BeamState", rows: Tensor) -> None:
+    def copy_rows(self, other: BeamState, rows: Tensor) -> None:
         """Continue with the given rows of another state; the remaining rows are decided."""
         for name in SHARED_TENSORS:
             getattr(self, name).copy_(getattr(other, name))
@@ -199,3 +205,57 @@ class BeamState:
             ]
             for sentence in zip(*columns, strict=True)
         ]
+
+
+def beam_kernels_apply(device: torch.device, beam_width: int) -> bool:
+    """Return whether kernels advance a beam of this width."""
+    return dispatch.kernels_available(device) and beam_width <= MAX_KERNEL_BEAM_WIDTH
+
+
+class BeamKernels:
+    """`BeamState.advance_reference` as two kernels instead of about seventy small operations.
+
+    Args:
+        beam: The beam.
+        vocabulary: Number of logits per hypothesis.
+        chunk: Number of logits that a program scans; `CHUNK` by default.
+    """
+
+    def __init__(self, beam: BeamState, vocabulary: int, chunk: int | None = None) -> None:
+        self.beam, self.vocabulary = beam, vocabulary
+        self.chunk = CHUNK if chunk is None else chunk
+        B, K, _ = beam.shape
+        self.chunks = -(-vocabulary // self.chunk)
+        self.slots = _next_power_of_two(2 * K)
+        device = beam.slots.device
+        size = (B * K, self.chunks + 1, self.slots)
+        self.values = torch.full(size, -math.inf, device=device)  # unused slots remain -inf
+        self.tokens = torch.zeros(size, dtype=torch.int32, device=device)
+        self.maxima = torch.zeros(B * K, self.chunks, device=device)
+        self.sums = torch.zeros_like(self.maxima)
+
+    def advance(self, logits: Tensor) -> None:
+        """Append a token to every hypothesis, given the logits of the next tokens, (B, K, V)."""
+        from regard.ops.triton import beam_step
+
+        beam, scanned = self.beam, (self.values, self.tokens, self.maxima, self.sums)
+        B, K, T = beam.shape
+        rows = logits.reshape(B * K, self.vocabulary)
+        with dispatch.on_device(rows):
+            beam_step.scan[(B * K, self.chunks)](
+                rows, *scanned, beam.status, rows.stride(0), self.vocabulary, beam.eos, self.chunks,
+                C=min(2 * K, self.chunk), CP=self.slots, W=self.chunk, num_warps=2,
+            )  # fmt: skip
+            beam_step.advance[(B,)](
+                *scanned, beam.step, beam.log_probs, beam.slots, beam.tokens, beam.token_log_probs, beam.last,
+                beam.finished_scores, beam.finished_lengths, beam.end_log_probs, beam.max_lengths,
+                beam.final_normaliser, beam.normaliser, beam.min_length, beam.decisive_rank,
+                beam.stops_when_full.view(torch.uint8), beam.status, beam.eos, self.chunks, T,
+                K=K, KP=_next_power_of_two(K), CP=self.slots, GP=_next_power_of_two(self.chunks),
+                N=_next_power_of_two(K * (self.chunks + 1) * self.slots), TP=64, num_warps=4,
+            )  # fmt: skip
+        beam.step += 1
+
+
+def _next_power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()

@@ -54,13 +54,13 @@ class StaticCache(KVCache):
 
     def append_by_kernel(self, k: Tensor, v: Tensor) -> None:
         """Store keys and values by one kernel."""
-        from regard.ops.triton import kv_cache
+        from regard.ops.triton import decode_attention as kernels
 
         B, H, K, D = k.shape
         k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
         strides = [stride for x in (k, v, self.buffer) for stride in x.stride()[:-1]]
         padded = 1 << (K - 1).bit_length()
-        kv_cache.append[(B * H,)](k, v, self.buffer, self.step, *strides, K, H, D=D, KP=padded, num_warps=1)
+        kernels.append_to_cache[(B * H,)](k, v, self.buffer, self.step, *strides, K, H, D=D, KP=padded, num_warps=1)
 
 
 class StaticDecoderState(DecoderState):

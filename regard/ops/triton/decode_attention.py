@@ -1,4 +1,4 @@
-"""Kernel of `regard.ops.decode_attention`: M queries of one head of one row against all its keys, N at a time."""
+"""Kernels of a decoding step: attention of few queries (`regard.ops.decode_attention`), and writes to the KV cache."""
 
 import triton
 import triton.language as tl
@@ -13,7 +13,10 @@ def decode_attention(
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     PADDED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """Compute the context of M queries. q and out are token-major; k and v share their strides."""
+    """Compute the context of M queries of one head of one row, with N keys at a time.
+
+    q and out are token-major; k and v share their strides.
+    """
     row = tl.program_id(0)
     b, h = row // H, row % H
     d = tl.arange(0, D)
@@ -48,3 +51,19 @@ def decode_attention(
         top = new_top
     context = context / tl.where(total > 0, total, 1.0)[:, None]
     store_tokens(head_start(out, b, h, T, H * D, D), i, H * D, d, is_query, context)
+
+
+@triton.jit
+def append_to_cache(
+    k, v, buffer, step, k_b, k_h, k_t, v_b, v_h, v_t, b_v, b_b, b_h, b_t, K, H, D: tl.constexpr, KP: tl.constexpr
+):  # fmt: skip
+    """Store the K keys and values of one head of one sentence."""
+    b, h = tl.program_id(0) // H, tl.program_id(0) % H
+    i, d = tl.arange(0, KP), tl.arange(0, D)
+    mask = (i < K)[:, None] & (d < D)[None, :]
+    new_k = tl.load(k + b.to(tl.int64) * k_b + h * k_h + i[:, None] * k_t + d[None, :], mask=mask)
+    new_v = tl.load(v + b.to(tl.int64) * v_b + h * v_h + i[:, None] * v_t + d[None, :], mask=mask)
+    offset = (tl.load(step) * K + i)[:, None] * b_t + d[None, :]
+    start = buffer + b.to(tl.int64) * b_b + h.to(tl.int64) * b_h
+    tl.store(start + offset, new_k, mask=mask)
+    tl.store(start + b_v + offset, new_v, mask=mask)

@@ -13,11 +13,10 @@ from regard.attention.kinds import Full
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as module
-from regard.decoding.cuda_graph.beam import BeamState
+from regard.decoding.cuda_graph.beam import BeamKernels, BeamState
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.cuda_graph.step import StaticCache
-from regard.ops import beam_step, dispatch
-from regard.ops.beam_step import BeamKernels
+from regard.ops import dispatch
 from tests.decoding.cuda_graph.models import peaked_model
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
@@ -117,7 +116,7 @@ def test_a_search_with_kernels_finds_the_same(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "beam_kernels_apply", lambda device, beam_width: False)
     expected = CapturedSearch(model, capture=False).search(requests, options)
     monkeypatch.setattr(module, "beam_kernels_apply", lambda device, beam_width: True)
-    monkeypatch.setattr(beam_step, "CHUNK", 32)
+    monkeypatch.setattr(module, "CHUNK", 32)
     found = CapturedSearch(model, capture=False).search(requests, options)
     assert [[one.tokens for one in best] for best in found] == [[one.tokens for one in best] for best in expected]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.ops.sampling import gumbel_noise, sample
+from regard.decoding.greedy import gumbel_noise, sample
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}], ids=str)
