@@ -98,6 +98,7 @@ class Stress:
         (first, *_) = httpx.get(f"{self.url}/api/models", timeout=60).json()["models"]
         self.source, self.target = first["source"], first["target"]
         self.expected = self.translation(self.request(SENTENCE))
+        self.processes.submit(os.getpid).result()  # starts the process
 
     def request(self, text: str) -> dict[str, str]:
         return {"q": text, "source": self.source, "target": self.target}
