@@ -417,9 +417,7 @@ def test_a_file_with_a_prefix_of_subwords_is_rejected_before_the_library_panics(
         state["model"]["continuing_subword_prefix"] = "longer than all tokens"
 
     path = change_saved(TOKENIZERS["bpe"], tmp_path / "prefix.json", change)
-    with pytest.raises(
-        UserError, match=r"prefix\.json is damaged .*\(continuing_subword_prefix is not"
-    ):
+    with pytest.raises(UserError, match=r"prefix\.json is damaged .*\(continuing_subword_prefix is not"):
         Tokenizer.load(path)
 
 
