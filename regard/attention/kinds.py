@@ -116,7 +116,7 @@ def _parse(value: Any) -> Any:
     if isinstance(value, KindSettings):
         return value
     values = {"kind": value} if isinstance(value, str) else value
-    kind = values.get("kind") if isinstance(values, Mapping) else None
+    kind: Any = values.get("kind") if isinstance(values, Mapping) else None
     try:
         settings = KINDS[kind]
     except (KeyError, TypeError):  # unknown, or not a string

@@ -162,7 +162,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 def model_class(folder: Path, config: dict[str, Any]) -> type[Model]:
     """Return the class of the model that a config.json describes."""
     values = config["model"]
-    kind = values.get("kind") if isinstance(values, dict) else None
+    kind: Any = values.get("kind") if isinstance(values, dict) else None
     try:
         return MODELS[kind]
     except (KeyError, TypeError):  # unknown, or not a string
