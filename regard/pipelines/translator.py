@@ -30,12 +30,11 @@ from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
-    MODELS,
     build_on_meta,
     check_input_type,
     find_model_folder,
     load_model,
-    model_kind,
+    model_class,
     read_config,
     save_model,
 )
@@ -534,10 +533,10 @@ def check_reranker(path: Path) -> None:
     try:
         folder = find_model_folder(path)
         check_input_type(folder, "text")
-        kind = model_kind(folder, read_config(folder))
+        model_type = model_class(folder, read_config(folder))
     except UserError as error:
         raise UserError(f"rerank: {error}") from None
-    if not issubclass(MODELS[kind], Transformer):
+    if not issubclass(model_type, Transformer):
         raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
 
 
