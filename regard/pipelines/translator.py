@@ -26,6 +26,7 @@ from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_att
 from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.layers import describe_model
 from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
@@ -88,6 +89,11 @@ class Translator:
         self.generator = _build_generator(self.models) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
         self._folder: Path | None = None
+
+    def __repr__(self) -> str:
+        ensemble = f", ensemble of {len(self.models)}" if len(self.models) > 1 else ""
+        source, target = self.languages
+        return f"Translator({source} → {target}, {describe_model(self.model)}{ensemble}, {self.vocabularies})"
 
     @classmethod
     def load(

@@ -160,6 +160,9 @@ class Tokenizer:
             raise UserError(f"{name} is already in the vocabulary; omit it.")
         return text
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, {len(self):,} tokens)"
+
     @property
     def kind(self) -> Literal["bpe", "word"]:
         """The `kind` that was passed to `train`."""
