@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Cache, KeyValues
+from regard.attention.kinds import Cache, KeyValues
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings

@@ -27,7 +27,7 @@ from tests.images import image_recipe
 KIND = """
 from typing import Literal
 import regard
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 
 @regard.register
 class Settings(regard.KindSettings):
