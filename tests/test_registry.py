@@ -47,8 +47,8 @@ def own_model() -> regard.Transformer:
 def forget_extensions() -> None:
     """Remove what a test has registered, as in a new process."""
     for one in registry._REGISTRIES.values():
-        for name in [name for name, cls in one._classes.items() if registry._origin(cls) is not None]:
-            del one._classes[name]
+        for name in [name for name, cls in one.items() if registry._origin(cls) is not None]:
+            del one[name]
     registry._FILES.clear()
     registry._import_installed.cache_clear()
     os.environ.pop(registry.VARIABLE, None)

@@ -268,12 +268,14 @@ def _parse(value: Any) -> Any:
     if isinstance(value, KindSettings):
         return value
     values = {"kind": value} if isinstance(value, str) else value
-    kind = values.get("kind") if isinstance(values, Mapping) else None
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"kind must be {KINDS.explain(kind)}, found {value!r}")
+    kind: Any = values.get("kind") if isinstance(values, Mapping) else None
+    try:
+        settings = KINDS[kind]
+    except (KeyError, TypeError):  # unknown, or not a string
+        raise ValueError(f"kind must be {KINDS.explain(kind)}, found {value!r}") from None
     _check_owner(kind, values)
     try:
-        return KINDS[kind].parse(values, kind)
+        return settings.parse(values, kind)
     except UserError as error:
         raise ValueError(str(error)) from None
 
