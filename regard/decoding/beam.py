@@ -40,6 +40,10 @@ class Candidates(NamedTuple):
     def take(self, index: Ints) -> "Candidates":
         return Candidates(*(_take(part, index) for part in self))
 
+    def first(self, count: int) -> "Candidates":
+        parts: list[Array] = [part[:, :count] for part in self]
+        return Candidates(*parts)
+
 
 class FinishedHypotheses(NamedTuple):
     """K hypotheses of each sentence; the rank of an empty slot is -inf and its length 0."""
@@ -58,7 +62,8 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*(_take(part, order) for part in both))
 
     def select(self, sentences: Ints) -> "FinishedHypotheses":
-        return FinishedHypotheses(*(part[sentences] for part in self))
+        parts: list[Array] = [part[sentences] for part in self]
+        return FinishedHypotheses(*parts)
 
 
 class BeamSearch(Generic[S]):
@@ -115,7 +120,7 @@ class BeamSearch(Generic[S]):
             is_end = candidates.token == self.stepper.eos
             # Only the first K may finish: others would not have been kept in the beam either.
             if is_end[:, :size].any():
-                self._finish(Candidates(*(part[:, :size] for part in candidates)), is_end[:, :size], step)
+                self._finish(candidates.first(size), is_end[:, :size], step)
             # A stable sort of booleans puts candidates without END first and keeps their order, best first.
             survivors = is_end.argsort(axis=1, kind="stable")[:, :size]
             group = candidates.take(survivors)
