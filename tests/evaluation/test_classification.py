@@ -158,6 +158,8 @@ def test_evaluation_skips_unreadable_images_and_mirrors_on_request(halves: Path)
     assert progress == [BATCH, BATCH, 1]
     assert (report.mirrored, report.scores.images, report.scores.accuracy) == (False, 2 * BATCH, 100)
     assert len(report.unreadable) == 1 and "damaged.png" in report.unreadable[0]
+    conditions = {"data": "halves", "set": images.fingerprint(), "images": 2 * BATCH}
+    assert report.as_dict()["conditions"] == conditions
     mirrored = evaluate(classifier, images, "halves", mirrored=True)
     assert mirrored.mirrored
     assert mirrored.scores.loss == pytest.approx(-np.log(0.5))

@@ -387,12 +387,12 @@ def test_failed_write_leaves_the_scores_unchanged(tmp_path: Path, monkeypatch: p
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_read_only_folder_is_rejected_in_advance(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    with pytest.raises(UserError, match="--no-save"):
+def test_read_only_folder_is_rejected_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_scores_writable(tmp_path)
+    # Nothing is read-only to root, so the permission is replaced and not removed.
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
+    with pytest.raises(UserError, match=r"cannot be written to, so scores\.json cannot be saved there; add --no-save"):
         check_scores_writable(tmp_path)
-    tmp_path.chmod(0o755)
 
 
 def test_scores_are_not_saved_if_the_model_was_replaced(model: Path) -> None:

@@ -1,6 +1,8 @@
 """`regard bench --attention`."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from regard.evaluation.bench.attention import (
     measure_length,
     measure_peak,
     read_heads,
+    time_call,
     too_slow,
     trained_routing,
 )
@@ -27,6 +30,38 @@ CPU = torch.device("cpu")
 def test_heads_are_read_from_the_model(trained_run: Path, image_run: Path) -> None:
     assert read_heads(trained_run, CPU) == Heads(2, 16, True, CPU)
     assert read_heads(image_run, CPU) == Heads(2, 8, False, CPU)
+
+
+def test_inputs_are_one_sequence_in_the_precision_of_the_device() -> None:
+    heads = Heads(2, 8, True, CPU)
+    inputs = heads.random_inputs(5)
+    assert [(tuple(x.shape), x.dtype, x.requires_grad) for x in inputs] == [((1, 2, 5, 8), torch.float32, True)] * 3
+    assert Heads(2, 8, True, torch.device("cuda")).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_mask_of_the_heads_is_applied(causal: bool) -> None:
+    heads = Heads(2, 8, causal, CPU)
+    q, k, v = heads.random_inputs(5)
+    attend = heads.bind(KINDS["full"](heads, 5))
+    changed = v.detach().clone()
+    changed[:, :, -1] += 1
+    differs = (attend(q, k, v) - attend(q, k, changed)).abs().amax((0, 1, 3)) > 0
+    assert differs.tolist() == ([False] * 4 + [True] if causal else [True] * 5)
+
+
+def test_inputs_may_have_tokens_before_heads() -> None:
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def attend(name: str) -> AttentionFunction:
+        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            shapes[name] = tuple(q.shape)
+            return q + k + v
+
+        return run
+
+    measure_length({"a": attend("a"), "b": attend("b")}, Heads(2, 4, False, CPU), 8, 1, 60.0, tokens_first=["b"])
+    assert shapes == {"a": (1, 2, 8, 4), "b": (1, 8, 2, 4)}
 
 
 def test_every_kind_is_timed_at_every_length(trained_run: Path) -> None:
@@ -78,6 +113,78 @@ def test_slow_calls_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (slow["forward"], fast["forward"]) == (7.0, 7.0)
 
 
+def test_backward_pass_is_timed_as_well() -> None:
+    heads, passes = Heads(1, 4, False, CPU), {"forward": 0, "backward": 0}
+
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            passes["forward"] += 1
+            return q + k + v
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+            passes["backward"] += 1
+            return grads * 3
+
+    (row,) = measure_length({"counting": Counting.apply}, heads, 8, 2, budget=60.0)
+    assert passes == {"forward": 2 + 2 * 2 + 2, "backward": 2 + 2 + 1}  # first, repetitions, memory
+    assert 0 < row["forward"] < 60 and 0 < row["both"] < 60
+
+
+def test_memory_of_the_backward_pass_includes_the_gradients() -> None:
+    heads = Heads(1, 4, False, CPU)
+    (row,) = measure_length({"product": lambda q, k, v: q * k * v}, heads, 8, 1, budget=60.0)
+    assert row["both_bytes"] > row["forward_bytes"] >= 4 * 8 * 4
+
+
+def test_seconds_of_a_call_are_the_difference_of_two_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 102.5])
+    monkeypatch.setattr(attention.time, "perf_counter", lambda: next(times))
+    calls: list[str] = []
+    assert time_call(lambda: calls.append("called"), CPU) == 2.5
+    assert calls == ["called"]
+
+
+def test_time_on_a_gpu_is_that_of_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.moment = len(order)
+            order.append("event")
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 1000.0 * (end.moment - self.moment)  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("synchronize"))
+    assert time_call(lambda: order.append("call"), torch.device("cuda")) == 2.0
+    assert order == ["synchronize", "event", "call", "event", "synchronize"]
+
+
+def test_memory_on_a_gpu_is_the_peak_above_what_was_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocated = {"now": 100, "peak": 900}
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocated["now"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocated["peak"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: allocated.update(peak=allocated["now"]))
+    assert measure_peak(lambda: allocated.update(peak=allocated["peak"] + 50), torch.device("cuda")) == 50
+
+
+def test_profiler_is_silent_unless_a_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, expected in ((None, "6"), ("1", "1")):
+        if given is None:
+            monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+        else:
+            monkeypatch.setenv("KINETO_LOG_LEVEL", given)
+        measure_peak(lambda: None, CPU)
+        assert os.environ["KINETO_LOG_LEVEL"] == expected
+
+
 def test_peak_memory_counts_simultaneous_allocations() -> None:
     def run() -> None:
         for _ in range(3):
@@ -98,3 +205,17 @@ def test_failing_function_is_reported_and_others_are_measured() -> None:
     assert full["both"] > 0
     table = AttentionReport(heads, [failing, full]).tabulate()
     assert table.splitlines()[2].startswith("| 8 | ")
+
+
+def test_table_has_milliseconds_and_mebibytes() -> None:
+    full = {"name": "full", "length": 2048, "both": 0.0125, "both_bytes": 3 * 2**19}
+    report = AttentionReport(Heads(4, 16, False, CPU), [full, {"name": "local", "length": 2048, "error": "x"}])
+    assert report.tabulate().splitlines() == [
+        "| tokens | full | local | linear | routing |",
+        "| --- | --- | --- | --- | --- |",
+        "| 2,048 | 12.50 ms, 1.5 MiB |  |  |  |",
+    ]
+    assert report.as_dict() == {
+        "timed": "one sequence, 4 heads of width 16, float32; seconds and bytes",
+        "attention": report.rows,
+    }
