@@ -279,7 +279,7 @@ def test_task_that_is_named_replaces_the_usual_one(extensions: Path) -> None:
     recipe = load_recipe(None, [], {"model": {"kind": "vit", "layers": 1}, "training.task": "own"})
     assert isinstance(recipe, OwnRecipe)
     assert recipe.fixed_settings()["model.layers"] == 1
-    with pytest.raises(UserError, match="unknown key model.layer; did you mean model.layers"):
+    with pytest.raises(UserError, match=r"unknown key model\.layer; did you mean model\.layers"):
         load_recipe(None, [], {"model": {"kind": "vit", "layer": 1}, "training.task": "own"})
 
 
