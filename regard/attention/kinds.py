@@ -272,7 +272,7 @@ def _parse(value: Any) -> Any:
     try:
         settings = KINDS[kind]
     except (KeyError, TypeError):  # unknown, or not a string
-        raise ValueError(f"kind must be {KINDS.explain(kind)}, found {value!r}") from None
+        raise ValueError(f"kind must be {KINDS.explain(kind, sorted(KINDS))}, found {value!r}") from None
     _check_owner(kind, values)
     try:
         return settings.parse(values, kind)

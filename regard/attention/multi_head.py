@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.attention import linear, local, routing  # noqa: F401 -- registers the kinds
 from regard.attention.kinds import Cache, Full, KeyValues, Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D

@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,12 @@ def test_name_of_a_kind_selects_its_defaults() -> None:
         assert config(name) == config({"kind": name})
     assert kinds(Transformer(config("full"))) == [Full(), Full()]
     assert kinds(Transformer(config("local"))) == [Local(128, 128)] * 2
+
+
+def test_kinds_are_registered_without_importing_their_modules() -> None:
+    program = "import regard; [regard.TransformerConfig.base(20, attention=k) for k in ('local', 'linear', 'routing')]"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_settings_may_be_given_as_an_object() -> None:
@@ -76,18 +84,18 @@ def test_layers_have_separate_clusters() -> None:
 @pytest.mark.parametrize(
     ("attention", "message"),
     [
-        ("lokal", "kind must be one of full, local, linear, routing"),
-        ({"window": 3}, "kind must be one of full, local, linear, routing"),
+        ("lokal", "kind must be one of full, linear, local, routing"),
+        ({"window": 3}, "kind must be one of full, linear, local, routing"),
         ({"kind": "local", "wndow": 3}, "attention: local: unknown key wndow; did you mean window?"),
         (
             {"kind": ["local"]},
-            "kind must be one of full, local, linear, routing",
+            "kind must be one of full, linear, local, routing",
         ),
         (
             {"kind": 1},
-            "kind must be one of full, local, linear, routing",
+            "kind must be one of full, linear, local, routing",
         ),
-        (["local"], "kind must be one of full, local, linear, routing"),
+        (["local"], "kind must be one of full, linear, local, routing"),
         ({"kind": "linear", "window": 3}, "linear: window is a key of kind local, not of linear"),
         ({"kind": "local", "window": True}, "window: must be one integer or two, found True"),
         ({"kind": "local", "window": [True, 2]}, "window: must be one integer or two, found [True, 2]"),
