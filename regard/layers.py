@@ -53,13 +53,6 @@ class Model(nn.Module):
         return config
 
 
-def describe_model(model: nn.Module) -> str:
-    """Return the class, number of parameters and device of a model, for `repr`."""
-    parameters = list(model.parameters())
-    count = sum(parameter.numel() for parameter in parameters)
-    return f"{type(model).__name__}, {count / 1e6:.2f} M parameters, {parameters[0].device}"
-
-
 class FeedForward(nn.Module):
     """Two linear layers with an activation in between, applied to every token.
 

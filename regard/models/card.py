@@ -1,4 +1,4 @@
-"""`save_pretrained` and the model card: a README.md in the format of model hubs, built from the files of a model."""
+"""`save_pretrained`, and descriptions of a model: one for `repr`, and the model card, a README.md as in model hubs."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import yaml
+from torch import nn
 
 from regard.errors import UserError
 from regard.files import read_json
@@ -47,6 +48,13 @@ def save_pretrained(
                 if path.is_file():
                     shutil.copyfile(path, new / name)
         (new / CARD).write_text(build_card(new), encoding="utf-8")
+
+
+def describe_model(model: nn.Module) -> str:
+    """Return the class, number of parameters and device of a model, for `repr`."""
+    parameters = list(model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
+    return f"{type(model).__name__}, {count / 1e6:.2f} M parameters, {parameters[0].device}"
 
 
 def build_card(folder: Path, library: str = "regard", usage: str = "") -> str:

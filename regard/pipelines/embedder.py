@@ -20,8 +20,8 @@ from regard.data.text.vocabularies import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError
-from regard.layers import describe_model
 from regard.models.bert import Bert
+from regard.models.card import describe_model
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.pipelines.translator import WINDOW, Translator, batch_by_tokens, check_texts
 from regard.runtime import replace_file

@@ -26,8 +26,7 @@ from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_att
 from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.layers import describe_model
-from regard.models.card import save_pretrained
+from regard.models.card import describe_model, save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
