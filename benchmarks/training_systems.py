@@ -30,8 +30,8 @@ from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import StepGraph
-from regard.training.loop import autocast
 from regard.training.objectives.objective import cross_entropy, logits_of_labels, teacher_forcing_loss
+from regard.training.parallelism import autocast
 from regard.training.tasks.translation.batches import TextBatch
 
 SMOOTHING = 0.1

@@ -279,7 +279,7 @@ def test_task_that_is_named_replaces_the_usual_one(extensions: Path) -> None:
     recipe = load_recipe(None, [], {"model": {"kind": "vit", "layers": 1}, "training.task": "own"})
     assert isinstance(recipe, OwnRecipe)
     assert recipe.fixed_settings()["model.layers"] == 1
-    with pytest.raises(UserError, match="model: unknown key layer; did you mean layers"):
+    with pytest.raises(UserError, match=r"unknown key model\.layer; did you mean model\.layers"):
         load_recipe(None, [], {"model": {"kind": "vit", "layer": 1}, "training.task": "own"})
 
 
@@ -287,7 +287,7 @@ def test_model_with_its_own_configuration_needs_no_preset(extensions: Path) -> N
     Path("pooled.py").write_text(titled_files("model")["pooled.py"])
     import_extensions(["pooled.py"])
     given = {"model.kind": "pooled", "model.width": 8, "model.heads": 2, "data.images": "x", "data.size": 8}
-    config = load_recipe(None, [], given).model_config_for(3, 1)
+    config = load_recipe(None, [], given).model_settings(3, 1)
     assert (config.width, config.image, config.classes, config.channels) == (8, (8, 8), 3, 1)
     with pytest.raises(UserError, match="'mini' is given, but this kind of model has none; omit it"):
         load_recipe(None, ["model.preset=mini"], given)

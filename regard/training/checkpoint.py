@@ -64,43 +64,41 @@ class Checkpoint:
         return load_shards(self.path, like or (lambda name: None))
 
 
-def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any], keep: int) -> None:
-    """Write a checkpoint and delete all but the newest `keep`.
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    tensors: dict[str, Tensor],
+    values: dict[str, Any],
+    keep: int,
+    processes: Processes | None = None,
+    sharded: bool = False,
+) -> None:
+    """Write a checkpoint and delete all but the newest `keep`. All processes must call it.
 
     Args:
         folder: The folder of checkpoints.
+        sharded: Whether every process writes its shards of the tensors; otherwise the main process writes everything.
 
     Raises:
-        UserError: The checkpoint cannot be written; existing checkpoints are unchanged.
+        UserError: The checkpoint cannot be written; raised in all processes. Existing checkpoints are unchanged.
     """
-    target, partial = _paths(folder, step)
-    with reporting_write_errors(target, folder), _removed_on_error(partial):
-        _create(partial)
-        safetensors.torch.save_file(tensors, partial / TENSORS)
-        _publish(partial, target, step, values, keep)
-
-
-def save_sharded_checkpoint(
-    folder: Path, step: int, tensors: dict[str, Tensor], values: dict[str, Any], keep: int, processes: Processes
-) -> None:
-    """Write a checkpoint whose tensors are sharded: every process writes its shards, the main process the rest.
-
-    Raises:
-        UserError: One process cannot write; raised in all processes.
-    """
-    target, partial = _paths(folder, step)
-
-    def publish() -> None:
-        with reporting_write_errors(target, folder):
-            _publish(partial, target, step, values, keep)
-
-    with _removed_on_error(partial):
+    processes = processes or Processes()
+    target, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}"
+    try:
         with processes.sync_errors(), reporting_write_errors(target, folder):
             if processes.main:
                 _create(partial)
         with processes.sync_errors(), reporting_write_errors(target, folder):
-            save_shards(partial, tensors, processes.group)
-        processes.on_main(publish)
+            if sharded:
+                save_shards(partial, tensors, processes.group)
+            elif processes.main:
+                safetensors.torch.save_file(tensors, partial / TENSORS)
+        with processes.sync_errors(), reporting_write_errors(target, folder):
+            if processes.main:
+                _publish(partial, target, step, values, keep)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
@@ -164,24 +162,10 @@ def reporting_write_errors(path: Path, checkpoints: Path) -> Iterator[None]:
         raise UserError(f"{path}: could not be written ({reason}); {outlook}") from error
 
 
-def _paths(folder: Path, step: int) -> tuple[Path, Path]:
-    """The folder of a checkpoint, and the hidden folder in which it is written."""
-    return folder / f"step-{step:08d}", folder / f".step-{step:08d}"
-
-
 def _create(partial: Path) -> None:
     partial.parent.mkdir(exist_ok=True)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-
-
-@contextmanager
-def _removed_on_error(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _publish(partial: Path, target: Path, step: int, values: dict[str, Any], keep: int) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -12,19 +12,18 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.folder import replace_folder
-from regard.ops.linear import HalfWeights
 from regard.runtime import Interrupted, Interruptions
-from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint, save_sharded_checkpoint
+from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
 from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
-from regard.training.memory import Accumulated, Microbatches, is_out_of_memory, model_too_large, read_peak
+from regard.training.memory import is_out_of_memory, model_too_large, read_peak
 from regard.training.metrics_log import CHECKPOINTS, MetricsLog
 from regard.training.optim import build_optimiser, build_schedule
-from regard.training.parallelism import DistributedStep, build_strategy
+from regard.training.parallelism import Accumulated, autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.state import DataShard, Positioned, TrainingState
-from regard.training.task import B, DivergedError, LossSum, Step, Task
+from regard.training.task import B, DivergedError, LossSum, Task
 
 EARLY_LOGS = (1, 2, 5, 10, 20)
 """Steps that are logged if the interval is longer, so that a new run shows its loss and speed within seconds."""
@@ -76,21 +75,14 @@ class TrainingLoop(Generic[B]):
         self.checkpoints = out / CHECKPOINTS
         self.metrics = MetricsLog(out, training.tensorboard and processes.main)
         self.schedule = build_schedule(optim, training.steps, task.width)
-        self.strategy = build_strategy(task, processes, training.sharding)
+        self.strategy = build_strategy(task, processes, training)
         weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
-        self.microbatches: Microbatches[B] | DistributedStep[B]
-        if processes.launched:
-            self.microbatches = DistributedStep(task, self._backward, processes)
-        else:
-            self.microbatches = Microbatches(task, self._backward)
         # Numbers that change from step to step are tensors, so that a CUDA graph reads their current values.
         device = self.state.device
         self.learning_rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
-        self.step_tokens = torch.zeros((), device=device, dtype=torch.float64)
-        self.rounded_weights = nullcontext() if processes.launched else round_weights(task.model, device, training)
         captured = training.uses_cuda_graph and not processes.launched
         self.step_graph = StepGraph(self._captured_step, device) if captured else None
 
@@ -171,7 +163,7 @@ class TrainingLoop(Generic[B]):
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             reserved = self._reserve_memory()
-            tried = self.microbatches.accumulate([task.largest_batch()], self.state.step + 1)
+            tried = self.strategy.accumulate([task.largest_batch()], self.state.step + 1)
             del reserved
         task.model.zero_grad(set_to_none=True)
         for buffer, before in buffers:
@@ -246,7 +238,7 @@ class TrainingLoop(Generic[B]):
         """Take a step in as many microbatches as memory requires."""
         state = self.state
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
-            accumulated = self.microbatches.accumulate(batches, step)
+            accumulated = self.strategy.accumulate(batches, step)
             loss = self._sum(accumulated.losses, accumulated.tokens)
             result = self._update_weights(loss, loss.total / loss.count)
         state.split_batches += accumulated.split
@@ -259,20 +251,20 @@ class TrainingLoop(Generic[B]):
 
     def _replayed_step(self, batches: list[B]) -> StepResult | None:
         """Take a step from its CUDA graph; None if there is none and none can be captured yet."""
-        if self.step_graph is None or not all(map(self.microbatches.fits, batches)):
+        if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         count = max(1, sum(map(self.task.count, batches)))
-        self.step_tokens.fill_(count)
+        self.strategy.step_tokens.fill_(count)
         result = self.step_graph.replay(batches)
         return None if result is None else replace(result, loss=replace(result.loss, count=count))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
         groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
-        loss = self._sum([self._add_gradients(batch, self.step_number) for batch in batches], 1)
+        loss = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches], 1)
         for group in groups:
             group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
-        result = self._update_weights(loss, loss.total / self.step_tokens)
+        result = self._update_weights(loss, loss.total / self.strategy.step_tokens)
         for group in groups:
             group["capturable"] = False
         return result
@@ -287,18 +279,6 @@ class TrainingLoop(Generic[B]):
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         return StepResult(loss, norm, taken)
-
-    def _backward(self, batch: B, tokens: float, step: int, last: bool = True) -> LossSum:
-        """Called by `self.microbatches` for each microbatch."""
-        self.step_tokens.fill_(tokens)
-        return self._add_gradients(batch, step, last)
-
-    def _add_gradients(self, batch: B, step: Step, last: bool = True) -> LossSum:
-        """Compute the loss of a batch and accumulate its gradients, divided by the number of tokens of the step."""
-        with autocast(self.state.device, self.training.precision), self.rounded_weights:
-            loss = self.strategy.loss(batch, step, last)
-        (loss.total / self.step_tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
-        return replace(loss, total=loss.total.detach())
 
     def _sum(self, losses: list[LossSum], tokens: int) -> LossSum:
         """Return the loss of a step over all processes; NaN if there are no batches."""
@@ -406,12 +386,8 @@ class TrainingLoop(Generic[B]):
 
     def save(self) -> None:
         """Save a checkpoint."""
-        state, keep = self.state, self.training.keep_checkpoints
-        tensors, values = state.tensors(), state.values()
-        if self.strategy.sharded:
-            save_sharded_checkpoint(self.checkpoints, state.step, tensors, values, keep, self.processes)
-        else:
-            self.processes.on_main(lambda: save_checkpoint(self.checkpoints, state.step, tensors, values, keep))
+        state, keep, sharded = self.state, self.training.keep_checkpoints, self.strategy.sharded
+        save_checkpoint(self.checkpoints, state.step, state.tensors(), state.values(), keep, self.processes, sharded)
 
 
 def _is_better(scores: dict[str, float], best: dict[str, float]) -> bool:
@@ -421,18 +397,3 @@ def _is_better(scores: dict[str, float], best: dict[str, float]) -> bool:
         return scores["score"], -scores.get("loss", 0.0)
 
     return rank(scores) > rank(best)
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return an autocast to bfloat16 if the precision requires it; weights and reductions remain float32."""
-    return torch.autocast(device.type, torch.bfloat16) if _is_bfloat16(device, precision) else nullcontext()
-
-
-def round_weights(model: nn.Module, device: torch.device, training: TrainingSettings) -> AbstractContextManager[Any]:
-    """Return a context in which all weights are rounded to bfloat16 at once, if our own linear layers are used."""
-    use = device.type == "cuda" and _is_bfloat16(device, training.precision) and not training.compile
-    return HalfWeights(model) if use else nullcontext()
-
-
-def _is_bfloat16(device: torch.device, precision: str) -> bool:
-    return device.type == "cuda" if precision == "auto" else precision == "bfloat16"

@@ -1,19 +1,16 @@
-"""Models and batches that do not fit into memory: detection, messages, and splitting into microbatches."""
+"""Memory of training: detection of lack of memory, peak memory, and models that do not fit."""
 
-import math
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from regard.errors import UserError
 from regard.models.folder import MODELS
+from regard.training.distributed import launched
 from regard.training.progress import counted
-from regard.training.task import B, LossSum, Task
 
 # Messages of the CPU allocator and of CUDA libraries that do not raise torch.OutOfMemoryError.
 PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
@@ -36,11 +33,16 @@ def read_peak(device: torch.device) -> float:
     return round(peak / 1e6, 1)
 
 
-def build_model(config: Any, device: torch.device) -> Any:
+def initial_device(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
+    """Return where to create the model: a model that will be sharded need not fit on the device as a whole."""
+    return torch.device("cpu") if launched() and sharding == "fsdp" else device
+
+
+def build_model(config: Any, device: torch.device, sharding: Literal["ddp", "fsdp"] = "ddp") -> Any:
     """Build a model with random weights."""
     make = MODELS[config.kind]
     try:
-        return make(config).to(device)
+        return make(config).to(initial_device(device, sharding))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -65,81 +67,3 @@ def describe_model(model: nn.Module, device: torch.device) -> str:
         torch.cuda.get_device_name(device) if device.type == "cuda" else counted(torch.get_num_threads(), "CPU thread")
     )
     return f"{parameters / 1e6:.1f} M parameters on {where}"
-
-
-@dataclass(frozen=True)
-class Accumulated(Generic[B]):
-    """Result of accumulating the gradients of a step."""
-
-    losses: list[LossSum]  # of the microbatches, detached
-    tokens: int  # that the loss of the step is a mean over
-    split: int  # number of batches that were split
-    failed: list[B]  # did not fit into memory and were halved
-    dropped: list[B]  # single examples that did not fit into memory
-
-
-class Microbatches(Generic[B]):
-    """Accumulates the gradients of a step; batches that do not fit into memory are halved, repeatedly if necessary.
-
-    A loss is a sum, so that the gradients of microbatches add up to those of the batch, up to rounding. If memory is
-    exhausted during a backward pass, the gradients are incomplete, and the step starts again with smaller microbatches.
-
-    Args:
-        task: What is trained.
-        backward: Called as backward(batch, tokens, step); adds the gradients of the batch's loss, divided by the number
-            of tokens of the step.
-    """
-
-    def __init__(self, task: Task[B], backward: Callable[[B, float, int], LossSum]) -> None:
-        self.task, self.backward = task, backward
-        self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
-
-    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        """Compute the gradients of the mean loss over all tokens of the batches."""
-        groups = [[batch] for batch in batches]
-        failed: list[B] = []
-        dropped: list[B] = []
-        while True:
-            groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
-            microbatches = [batch for group in groups for batch in group]
-            tokens = max(1, sum(map(self.task.count, microbatches)))
-            losses: list[LossSum] = []
-            try:
-                for batch in microbatches:
-                    losses.append(self.backward(batch, tokens, step))
-                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, dropped)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            # After the except block, the error no longer references the graph that was too large.
-            self.task.model.zero_grad(set_to_none=True)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            too_large = microbatches[len(losses)]
-            if self.task.split(too_large) is None:
-                dropped.append(too_large)
-                _remove(groups, len(losses))
-            else:
-                failed.append(too_large)
-                self.min_failed_size = min(self.min_failed_size, self.task.size(too_large))
-
-    def fits(self, batch: B) -> bool:
-        """Return whether no batch of this size or smaller has failed so far."""
-        return self.task.size(batch) < self.min_failed_size
-
-    def _halve(self, batch: B) -> Iterator[B]:
-        halves = None if self.fits(batch) else self.task.split(batch)
-        if halves is None:
-            yield batch
-        else:
-            for half in halves:
-                yield from self._halve(half)
-
-
-def _remove(groups: list[list[B]], index: int) -> None:
-    """Remove an item from nested lists, given its index in the flattened list."""
-    for group in groups:
-        if index < len(group):
-            del group[index]
-            return
-        index -= len(group)

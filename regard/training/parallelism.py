@@ -1,47 +1,88 @@
-"""How processes share the training of one model: single process, DistributedDataParallel or FSDP2."""
+"""How the gradients of a step are computed: by a single process, with DistributedDataParallel or with FSDP2."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
-from typing import Generic, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.models.folder import unique_tensors
-from regard.training.distributed import Processes, launched
-from regard.training.memory import Accumulated, is_out_of_memory
+from regard.ops.linear import HalfWeights
+from regard.training.distributed import Processes
+from regard.training.memory import initial_device, is_out_of_memory
+from regard.training.recipe import TrainingSettings
 from regard.training.task import B, LossSum, Step, Task
 
 
-def initial_device(device: torch.device, sharding: Literal["ddp", "fsdp"]) -> torch.device:
-    """Return where to create the model: a model that will be sharded need not fit on the device as a whole."""
-    return torch.device("cpu") if launched() and sharding == "fsdp" else device
-
-
-def build_strategy(task: Task[B], processes: Processes, sharding: Literal["ddp", "fsdp"]) -> "Strategy[B]":
+def build_strategy(task: Task[B], processes: Processes, training: TrainingSettings) -> "Strategy[B]":
     """Choose the strategy for these processes. It wraps the task's model, which must not be used otherwise after."""
     if not processes.launched:
-        return Strategy(task)
-    return DataParallel(task) if sharding == "ddp" else FullyShardedDataParallel(task, processes)
+        return SingleProcess(task, training)
+    return (DataParallel if training.sharding == "ddp" else FullyShardedDataParallel)(task, training, processes)
 
 
-class Strategy(Generic[B]):
-    """A single process trains the model as it is.
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Return an autocast to bfloat16 if the precision requires it; weights and reductions remain float32."""
+    return torch.autocast(device.type, torch.bfloat16) if _is_bfloat16(device, precision) else nullcontext()
+
+
+def _is_bfloat16(device: torch.device, precision: str) -> bool:
+    return device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+
+
+@dataclass(frozen=True)
+class Accumulated(Generic[B]):
+    """Result of accumulating the gradients of a step."""
+
+    losses: list[LossSum]  # of the microbatches, detached
+    tokens: int  # that the loss of the step is a mean over
+    split: int  # number of batches that were split
+    failed: list[B]  # did not fit into memory and were halved
+    dropped: list[B]  # single examples that did not fit into memory
+
+
+class Strategy(ABC, Generic[B]):
+    """Computes the gradients of a step.
 
     Attributes:
         weights: The module whose parameters the optimizer updates and checkpoints hold.
+        step_tokens: Number of tokens by which gradients are divided; a tensor, so that a CUDA graph reads its value.
     """
 
     sharded = False
 
-    def __init__(self, task: Task[B]) -> None:
-        self.task = task
+    def __init__(self, task: Task[B], training: TrainingSettings) -> None:
+        self.task, self.training = task, training
         self.weights = task.model
+        self.device = next(task.model.parameters()).device
+        self.step_tokens = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.rounded_weights: AbstractContextManager[Any] = nullcontext()
 
-    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
-        """Return the loss of a batch. Gradients are averaged over processes in the backward pass of the last batch."""
+    @abstractmethod
+    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+        """Compute the gradients of the mean loss over all tokens of the batches, of all processes."""
+
+    def fits(self, batch: B) -> bool:
+        """Return whether no batch of this size or smaller has failed so far."""
+        return True
+
+    def add_gradients(self, batch: B, step: Step, last: bool = True) -> LossSum:
+        """Compute the loss of a batch and accumulate its gradients, divided by `step_tokens`.
+
+        Gradients are averaged over processes in the last batch of a step.
+        """
+        with autocast(self.device, self.training.precision), self.rounded_weights:
+            loss = self._loss(batch, step, last)
+        (loss.total / self.step_tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
+        return replace(loss, total=loss.total.detach())
+
+    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
 
     def clip(self, bound: float) -> Tensor:
@@ -54,43 +95,119 @@ class Strategy(Generic[B]):
         yield weights
 
 
+class SingleProcess(Strategy[B]):
+    """One process; batches that do not fit into memory are halved, repeatedly if necessary.
+
+    A loss is a sum, so that the gradients of microbatches add up to those of the batch, up to rounding. If memory is
+    exhausted during a backward pass, the gradients are incomplete, and the step starts again with smaller microbatches.
+    """
+
+    def __init__(self, task: Task[B], training: TrainingSettings) -> None:
+        super().__init__(task, training)
+        self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
+        if self.device.type == "cuda" and _is_bfloat16(self.device, training.precision) and not training.compile:
+            self.rounded_weights = HalfWeights(task.model)  # all at once, for our own linear layers
+
+    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+        groups = [[batch] for batch in batches]
+        failed: list[B] = []
+        dropped: list[B] = []
+        while True:
+            groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
+            microbatches = [batch for group in groups for batch in group]
+            tokens = max(1, sum(map(self.task.count, microbatches)))
+            self.step_tokens.fill_(tokens)
+            losses: list[LossSum] = []
+            try:
+                for batch in microbatches:
+                    losses.append(self.add_gradients(batch, step))
+                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, dropped)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # After the except block, the error no longer references the graph that was too large.
+            self.task.model.zero_grad(set_to_none=True)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            too_large = microbatches[len(losses)]
+            if self.task.split(too_large) is None:
+                dropped.append(too_large)
+                groups = [[batch for batch in group if batch is not too_large] for group in groups]
+            else:
+                failed.append(too_large)
+                self.min_failed_size = min(self.min_failed_size, self.task.size(too_large))
+
+    def fits(self, batch: B) -> bool:
+        return self.task.size(batch) < self.min_failed_size
+
+    def _halve(self, batch: B) -> Iterator[B]:
+        halves = None if self.fits(batch) else self.task.split(batch)
+        if halves is None:
+            yield batch
+        else:
+            for half in halves:
+                yield from self._halve(half)
+
+
 class DataParallel(Strategy[B]):
-    """Each process holds the complete model; gradients are averaged (DistributedDataParallel)."""
+    """Each process holds the complete model; gradients are averaged (DistributedDataParallel).
 
-    def __init__(self, task: Task[B]) -> None:
-        super().__init__(task)
+    Batches are never split: all processes must run the same number of forward passes.
+    """
+
+    def __init__(self, task: Task[B], training: TrainingSettings, processes: Processes) -> None:
+        super().__init__(task, training)
+        self.processes = processes
+        self._wrap()
+
+    def _wrap(self) -> None:
         # Without buffers, because DDP would synchronise them; position tables grow as each process needs.
-        self.module = nn.parallel.DistributedDataParallel(_LossModule(task, _parameters_only(task.model, {})))
+        module = _LossModule(self.task, _parameters_only(self.task.model, {}))
+        self.module = nn.parallel.DistributedDataParallel(module)
 
-    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
+    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+        tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
+        self.step_tokens.fill_(tokens / self.processes.world)  # gradients are averaged over processes, not summed
+        losses = []
+        for batch in batches:
+            try:
+                losses.append(self.add_gradients(batch, step, batch is batches[-1]))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                described, advice = self.task.describe(batch), self.task.advise(batch)
+                raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
+        return Accumulated(losses, tokens, 0, [], [])
+
+    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         with nullcontext() if last else self.module.no_sync():
             _, loss = self.module(batch, step)
         return loss  # type: ignore[no-any-return]
 
 
-class FullyShardedDataParallel(Strategy[B]):
+class FullyShardedDataParallel(DataParallel[B]):
     """Each process holds a shard of every parameter and gathers the parameters of one block at a time (FSDP2)."""
 
     sharded = True
 
-    def __init__(self, task: Task[B], processes: Processes) -> None:
+    def _wrap(self) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        super().__init__(task)
-        self.device = processes.device
-        mesh = init_device_mesh(self.device.type, (processes.world,))
-        self.main_model = deepcopy(task.model) if processes.main else None
-        for module in reversed(list(task.model.modules())):  # inner modules first
+        model, self.device = self.task.model, self.processes.device
+        self.step_tokens = self.step_tokens.to(self.device)
+        mesh = init_device_mesh(self.device.type, (self.processes.world,))
+        self.main_model = deepcopy(model) if self.processes.main else None
+        for module in reversed(list(model.modules())):  # inner modules first
             if isinstance(module, nn.ModuleList):
                 for block in module:
                     fully_shard(block, mesh=mesh)
-        self.forward = _LossModule(task, task.model)
-        self.module = fully_shard(self.forward, mesh=mesh)
-        self.weights = _parameters_only(task.model, {})
+        self.forward = _LossModule(self.task, model)
+        self.sharded_module = fully_shard(self.forward, mesh=mesh)
+        self.weights = _parameters_only(model, {})
 
-    def loss(self, batch: B, step: Step, last: bool) -> LossSum:
-        self.module.set_requires_gradient_sync(last)
+    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+        self.sharded_module.set_requires_gradient_sync(last)
         _, loss = self.forward(batch, step)
         return loss  # type: ignore[no-any-return]
 
@@ -109,42 +226,6 @@ class FullyShardedDataParallel(Strategy[B]):
         yield model or weights
         if model is not None:
             model.to(initial_device(self.device, "fsdp"))  # frees device memory for training
-
-
-class DistributedStep(Generic[B]):
-    """Accumulates the gradients of one step over several processes.
-
-    Unlike the microbatches of a single process, batches are never split: all processes must run the same number of
-    forward passes.
-
-    Args:
-        task: What is trained.
-        backward: Called as backward(batch, tokens, step, last); adds the gradients of the batch's loss, divided by
-            the number of tokens; gradients are averaged over processes in the last batch.
-        processes: The processes that share the step.
-    """
-
-    def __init__(self, task: Task[B], backward: Callable[[B, float, int, bool], LossSum], processes: Processes) -> None:
-        self.task, self.backward, self.processes = task, backward, processes
-
-    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        """Compute the gradients of the mean loss over all tokens of all processes."""
-        tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
-        per_process = tokens / self.processes.world  # because gradients are averaged over processes, not summed
-        losses = [self._backward(batch, per_process, step, batch is batches[-1]) for batch in batches]
-        return Accumulated(losses, tokens, 0, [], [])
-
-    def fits(self, batch: B) -> bool:
-        return True
-
-    def _backward(self, batch: B, tokens: float, step: int, last: bool) -> LossSum:
-        try:
-            return self.backward(batch, tokens, step, last)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            described, advice = self.task.describe(batch), self.task.advise(batch)
-            raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
 
 
 class _LossModule(nn.Module, Generic[B]):

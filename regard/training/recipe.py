@@ -1,10 +1,9 @@
 """Recipes: the settings of a training run, read from YAML and changed by `--set group.key=value`."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import ConfigDict, Field, model_validator
@@ -12,8 +11,11 @@ from pydantic import ConfigDict, Field, model_validator
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.files import MAX_YAML_BYTES, MissingFileError, parse_yaml, read_text
+from regard.models.folder import MODELS
 
 DEFAULT_KIND = "transformer"
+REGULARISATION = ("dropout", "drop_path")
+"""Ends of the names of keys of the model that do not affect its weights."""
 
 
 class InitSettings(Settings):
@@ -116,8 +118,18 @@ class TrainingSettings(Settings):
         return step >= self.steps or (self.patience is not None and stale >= self.patience)
 
 
-class Recipe(Settings, ABC):
-    """Settings of a training run. Each task has its own subclass, which declares the fields."""
+class Recipe(Settings):
+    """Settings of a training run. Each task has its own subclass, which declares the fields.
+
+    Attributes:
+        presets: Names of class methods of the model's configuration, each of which is a preset if it exists.
+        default_preset: Preset if none is given.
+        derived: Keys of the model that a recipe must not set, and what they follow from.
+    """
+
+    presets: ClassVar[Sequence[str]] = ()
+    default_preset: ClassVar[str] = ""
+    derived: ClassVar[Mapping[str, str]] = {}
 
     if TYPE_CHECKING:  # declared here, the fields would precede `data` in the subclasses
         data: Settings
@@ -131,16 +143,64 @@ class Recipe(Settings, ABC):
         """Kind of the model."""
         return kind_of(self.model)
 
-    @abstractmethod
     def check_model(self) -> None:
         """Check the keys of the model and everything that depends on them."""
+        self.model_settings()
 
-    @abstractmethod
+    def model_settings(self) -> Any:
+        """Return the configuration of the model; keys that follow from the data have arbitrary values."""
+        return self._build_config()
+
+    def _build_config(self, **derived: Any) -> Any:
+        """Build the configuration of the model, given the keys that follow from the data."""
+        config_type = MODELS[self.kind].config_type()
+        presets = [name for name in self.presets if hasattr(config_type, name)]
+        changes = dict(self.model)
+        preset = changes.pop("preset", self.default_preset if presets else None)
+        if preset is not None and preset not in presets:
+            problem = (
+                f"not one of {', '.join(presets)}" if presets else "given, but this kind of model has none; omit it"
+            )
+            raise UserError(f"model.preset: {preset!r} is {problem}")
+        known = ["preset", *(key for key in config_type.model_fields if key not in self.derived)]
+        for key in changes:
+            if key in self.derived:
+                raise UserError(f"model.{key}: follows from {self.derived[key]}, so a recipe cannot set it")
+            if key not in known:
+                raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
+        try:
+            if preset is None:
+                return config_type.parse(changes | derived, config_type.__name__)
+            return getattr(config_type, preset)(**derived, **changes)
+        except UserError as error:
+            raise UserError(str(error).replace(f"{config_type.__name__}: ", "model: ", 1)) from None
+
+    def keys_of(self, config: Settings) -> dict[str, Any]:
+        """Return the keys of a model that a recipe may set, as plain values."""
+        return {key: value for key, value in config.model_dump(mode="json").items() if key not in self.derived}
+
+    def with_model(self, own: Mapping[str, Any], where: str) -> Self:
+        """Return the recipe with the keys `own` of the model in the folder `where`, from which the run is initialised.
+
+        Raises:
+            UserError: A key of the recipe contradicts the model.
+        """
+        completed = self.changed(model=({} if "preset" in self.model else dict(own)) | self.model)
+        completed.check_model()
+        keys = self.keys_of(completed.model_settings())
+        for key, value in own.items():
+            if keys[key] != value and not key.endswith(REGULARISATION):
+                raise contradiction(f"model.{key}", keys[key], value, where)
+        return completed.changed(model=keys)
+
     def fixed_settings(self) -> dict[str, Any]:
         """Return every setting that must not change when a run is resumed, by its full name, as plain values.
 
         Paths are only marked as given, because files may move; presets are expanded.
         """
+        values = self.model_dump(mode="json") | {"model": self.keys_of(self.model_settings())}
+        values |= {group: _mark_paths(part) for group, part in self.model_dump(include={"data", "init"}).items()}
+        return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
     def resolve(self, device: torch.device) -> Self:
         """Return the recipe with the settings that are left to the machine."""
@@ -150,8 +210,14 @@ class Recipe(Settings, ABC):
         """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`."""
         return self
 
-    def _flatten(self, values: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
+
+def _mark_paths(value: Any) -> Any:
+    """Replace paths in nested values."""
+    if isinstance(value, Mapping):
+        return {key: _mark_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mark_paths(inner) for inner in value]
+    return "a path" if isinstance(value, Path) else value
 
 
 def read_recipe_values(path: Path | None, overrides: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,43 +247,6 @@ def parse_setting(text: str, where: str) -> Any:
 def kind_of(model: dict[str, Any]) -> str:
     """Return the kind of model that the model keys of a recipe select."""
     return str(model.get("kind", DEFAULT_KIND))
-
-
-def build_model_config(
-    config_type: Any,
-    keys: dict[str, Any],
-    presets: Sequence[str],
-    default: str,
-    derived: Mapping[str, str],
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Build the configuration of a model from the `model` group of a recipe.
-
-    Args:
-        config_type: class of the configuration; each preset is a class method, called with `args` and `kwargs`.
-        keys: the `model` group.
-        presets: names of the presets; if there are none, `kwargs` are further keys.
-        default: preset if none is given.
-        derived: keys that the recipe must not set, and what they follow from.
-    """
-    changes = dict(keys)
-    preset = changes.pop("preset", default if presets else None)
-    if preset is not None and preset not in presets:
-        problem = f"not one of {', '.join(presets)}" if presets else "given, but this kind of model has none; omit it"
-        raise UserError(f"model.preset: {preset!r} is {problem}")
-    known = ["preset", *(key for key in config_type.model_fields if key not in derived)]
-    for key in changes:
-        if key in derived:
-            raise UserError(f"model.{key}: follows from {derived[key]}, so a recipe cannot set it")
-        if key not in known:
-            raise UserError(unknown_key_message(f"model.{key}", [f"model.{name}" for name in known]))
-    try:
-        if preset is None:
-            return config_type.parse(kwargs | changes, config_type.__name__)
-        return getattr(config_type, preset)(*args, **kwargs, **changes)
-    except UserError as error:
-        raise UserError(str(error).replace(f"{config_type.__name__}: ", "model: ", 1)) from None
 
 
 def contradiction(key: str, given: Any, own: Any, where: str) -> UserError:

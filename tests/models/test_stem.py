@@ -82,7 +82,7 @@ def test_stem_depth_is_the_number_of_convolutions_per_resolution() -> None:
 def test_cifar10_recipe_has_a_small_model_with_a_convolutional_stem() -> None:
     recipe = load_recipe(Path("cifar10"))
     assert isinstance(recipe, ClassificationRecipe)
-    config = recipe.model_config_for(10, 3)
+    config = recipe.model_settings(10, 3)
     assert isinstance(config, ViTConfig)
     assert config.stem == "convolutions"
     with torch.device("meta"):

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from regard.errors import UserError
-from regard.training.loop import RunResult, TrainingLoop, autocast
+from regard.training.loop import RunResult, TrainingLoop
+from regard.training.parallelism import autocast
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
-from regard.training.memory import Microbatches, is_out_of_memory, read_peak
+from regard.training.memory import is_out_of_memory, read_peak
+from regard.training.parallelism import SingleProcess
 from regard.training.progress import Progress
-from regard.training.recipe import Recipe
+from regard.training.recipe import Recipe, TrainingSettings
 from regard.training.run import build_task, run_recipe
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
@@ -155,17 +156,18 @@ def test_sizes_that_have_failed_are_split_without_trying() -> None:
     task = Line(points(16))
     sizes: list[int] = []
 
-    def backward(batch: Batch, tokens: float, step: int) -> LossSum:
-        sizes.append(len(batch[0]))
-        if len(batch[0]) > 5:
-            raise MemoryError
-        return task.loss(batch, step)
+    class Limited(SingleProcess[Batch]):
+        def add_gradients(self, batch: Batch, step: Step, last: bool = True) -> LossSum:
+            sizes.append(len(batch[0]))
+            if len(batch[0]) > 5:
+                raise MemoryError
+            return task.loss(batch, step)
 
-    microbatches = Microbatches(task, backward)
-    assert microbatches.accumulate(task.given, 1).split == 1
+    strategy = Limited(task, TrainingSettings())
+    assert strategy.accumulate(task.given, 1).split == 1
     assert sizes == [16, 8, 4, 4, 4, 4]
     sizes.clear()
-    assert microbatches.accumulate(task.given, 2).failed == []
+    assert strategy.accumulate(task.given, 2).failed == []
     assert sizes == [4, 4, 4, 4]
 
 

@@ -5,8 +5,9 @@ import torch
 
 from regard.errors import UserError
 from regard.training.distributed import Processes
-from regard.training.parallelism import DistributedStep
-from regard.training.task import LossSum
+from regard.training.parallelism import DataParallel
+from regard.training.recipe import TrainingSettings
+from regard.training.task import LossSum, Step
 from tests.training.test_loop import Line, points
 from tests.training.test_memory import LimitedLine
 
@@ -18,17 +19,27 @@ class Three(Processes):
         return [number + 10 for number in numbers]
 
 
-def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]:
-    """Gather batches of these sizes; also return (size, divisor, is last) of every backward pass."""
-    passed = []
+class Recording(DataParallel[Any]):
+    """Records (size, divisor, is last) of every backward pass instead of communicating."""
 
-    def backward(batch: Any, tokens: float, step: int, last: bool) -> LossSum:
-        loss = task.loss(batch, step)
+    def __init__(self, task: Line) -> None:
+        self.passed: list[tuple[int, float, bool]] = []
+        super().__init__(task, TrainingSettings(), Three(0, 3))
+
+    def _wrap(self) -> None:
+        pass
+
+    def add_gradients(self, batch: Any, step: Step, last: bool = True) -> LossSum:
+        loss = self.task.loss(batch, step)
         loss.total.backward()  # type: ignore[no-untyped-call]
-        passed.append((len(batch[0]), tokens, last))
+        self.passed.append((len(batch[0]), float(self.step_tokens), last))
         return loss
 
-    return DistributedStep(task, backward, Three(0, 3)).accumulate(points(*sizes), 1), passed
+
+def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]:
+    """Gather batches of these sizes; also return what was recorded."""
+    strategy = Recording(task)
+    return strategy.accumulate(points(*sizes), 1), strategy.passed
 
 
 def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:

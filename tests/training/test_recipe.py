@@ -148,12 +148,12 @@ def test_exactly_one_corpus_must_be_given() -> None:
 
 
 def test_model_keys_override_the_preset() -> None:
-    config = load_recipe(None, ["model.preset=base", "model.width=64"], BUILTIN).model_config_for(10, 10)
+    config = load_recipe(None, ["model.preset=base", "model.width=64"], BUILTIN).model_settings(10, 10)
     assert (config.width, config.hidden, config.tie) == (64, 2048, "all")
 
 
 def test_separate_vocabularies_do_not_share_embeddings() -> None:
-    config = load_recipe(None, ["tokenizer.joint=false"], BUILTIN).model_config_for(10, 12)
+    config = load_recipe(None, ["tokenizer.joint=false"], BUILTIN).model_settings(10, 12)
     assert (config.source_vocab, config.target_vocab, config.tie) == (10, 12, "target")
 
 

@@ -260,7 +260,7 @@ def test_number_of_stale_validations_is_resumed(make: MakeRun, tmp_path: Path) -
         ("model__preset", "small", "model.norm="),
         ("batch__layout", "packed", "batch.layout=padded, not packed"),
         ("tokenizer__size", 341, "tokenizer.size=340, not 341"),
-        ("data__valid_source", "x.en", "data.valid_source=null, not a file"),
+        ("data__valid_source", "x.en", "data.valid_source=null, not a path"),
         ("data__languages", ["en", "de"], 'data.languages=["en", "zh"], not ["en", "de"]'),
         ("search__beam", 2, "search.beam=1, not 2"),
         ("training__monitor", "loss", "training.monitor=auto, not loss"),
@@ -294,7 +294,7 @@ def test_intervals_and_device_may_change(make: MakeRun, uninterrupted: Path, cra
 
 
 def test_explicit_default_is_not_a_change(make: MakeRun, uninterrupted: Path, crashed: Path) -> None:
-    run_recipe(make(batch__layout="padded", model__norm=make().model_config_for(8, 8).norm), crashed)
+    run_recipe(make(batch__layout="padded", model__norm=make().model_settings().norm), crashed)
     assert weights(crashed) == weights(uninterrupted)
 
 

@@ -39,7 +39,7 @@ class NATRecipe(TranslationRecipe):
         return self.model.get("length") != "ctc"
 
     def check_model(self) -> None:
-        config = self.model_config_for(8, 8)
+        config = self.model_settings()
         assert isinstance(config, NATransformerConfig)
         if self.training.compile:
             raise UserError("training.compile: supports autoregressive models only; set training.cuda_graph instead")

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import Model
-from regard.models.folder import MODELS, find_model_folder, load_model, save_model, unique_tensors
+from regard.models.folder import find_model_folder, load_model, save_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
-from regard.training.parallelism import initial_device
 from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
 from regard.training.progress import Progress, counted
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
@@ -56,18 +55,9 @@ class SimpleRecipe(Recipe):
     batch: SizeSettings = SizeSettings()
     training: TrainingSettings = TrainingSettings()
 
-    def check_model(self) -> None:
-        self.model_settings()
-
     def model_settings(self, **derived: Any) -> Any:
         """Return the configuration of the model; `derived` are keys that follow from the data, such as a vocabulary."""
-        return MODELS[self.kind].config_type().parse(self.model | derived, "model")
-
-    def fixed_settings(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json")
-        values["model"] = self.model_settings().model_dump(mode="json")
-        values["init"]["from"] = None if self.init.folder is None else "a path"
-        return self._flatten(values)
+        return self._build_config(**derived)
 
 
 class SimpleTask(Task[P]):
@@ -110,7 +100,7 @@ class SimpleTask(Task[P]):
 
     @classmethod
     def open(cls, folder: Path, recipe: Any, device: torch.device, progress: Progress) -> "SimpleTask[Any]":
-        model = build_model(recipe.model_settings(), initial_device(device, recipe.training.sharding))
+        model = build_model(recipe.model_settings(), device, recipe.training.sharding)
         progress.print(describe_model(model, device))
         return cls(model, recipe, device)
 

@@ -39,7 +39,7 @@ def test_kind_of_the_model_selects_the_recipe_type(kind: str) -> None:
     recipe = load_recipe(None, [], GIVEN | {"model.kind": kind})
     assert isinstance(recipe, ClassificationRecipe)
     assert isinstance(recipe, task_of(recipe).recipe_type)
-    config = recipe.model_config_for(7, 1)
+    config = recipe.model_settings(7, 1)
     assert (config.kind, config.classes, config.channels, config.image) == (kind, 7, 1, (32, 32))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -11,24 +11,11 @@ from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
-from regard.models.folder import MODELS
 from regard.training.objectives.classification import CrossEntropy
 from regard.training.objectives.registry import select_objective
-from regard.training.recipe import (
-    InitSettings,
-    OptimSettings,
-    Recipe,
-    TrainingSettings,
-    build_model_config,
-    contradiction,
-)
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
-PRESET = "mini"
-"""The default preset."""
-DERIVED = {"classes": "the images", "channels": "the images and data.channels", "image": "data.size"}
-REGULARISATION = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-"""Keys of the model that do not affect its weights."""
 
 
 class ImageDataSettings(ImageSettings):
@@ -85,6 +72,13 @@ class ClassifierTrainingSettings(TrainingSettings):
 class ClassificationRecipe(Recipe):
     """Settings of a training run of a classifier."""
 
+    presets, default_preset = PRESETS, "mini"
+    derived: ClassVar[Mapping[str, str]] = {
+        "classes": "the images",
+        "channels": "the images and data.channels",
+        "image": "data.size",
+    }
+
     data: ImageDataSettings = Field(description="the images: a folder of class folders")
     init: InitSettings = InitSettings()
     model: dict[str, Any] = Field({}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model")
@@ -95,44 +89,32 @@ class ClassificationRecipe(Recipe):
     training: ClassifierTrainingSettings = ClassifierTrainingSettings()
 
     def check_model(self) -> None:
-        self.objective.check_model(self.model_config_for(2, self.data.channels or 3))
+        self.objective.check_model(self.model_settings())
 
-    def model_config_for(self, classes: int, channels: int) -> Any:
-        """Build the configuration of the model, given the numbers of classes and channels."""
-        configs = MODELS[self.kind].config_type()
-        presets = [name for name in PRESETS if hasattr(configs, name)]
+    def model_settings(self, classes: int = 2, channels: int | None = None) -> Any:
+        """Return the configuration of the model, given the numbers of classes and channels."""
         size = {} if self.data.size is None else {"image": self.data.size}
-        return build_model_config(
-            configs, self.model, presets, PRESET, DERIVED, classes=classes, channels=channels, **size
-        )
+        return self._build_config(classes=classes, channels=channels or self.data.channels or 3, **size)
 
     @property
     def preset(self) -> str:
         """Name of the preset that defines the defaults of the model."""
-        return str(self.model.get("preset", PRESET))
+        return str(self.model.get("preset", self.default_preset))
 
     @property
     def resize(self) -> Resize:
         """How images are resized."""
-        return Resize(self.model_config_for(2, self.data.channels or 3).image[0], self.data.fit)
+        return Resize(self.model_settings().image[0], self.data.fit)
 
     def complete(self, model: Mapping[str, Any], preprocessing: ImagePreprocessing, where: str) -> Self:
         """Return the recipe with the settings of the model that the run is initialised from, in the folder `where`."""
         if model["kind"] != self.kind:
             raise UserError(f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind")
-        own = {key: value for key, value in model.items() if key not in DERIVED}
         if self.data.channels not in (None, preprocessing.channels):
             raise contradiction("data.channels", self.data.channels, preprocessing.channels, where)
         taken = {"channels": preprocessing.channels, "size": self.data.size or preprocessing.size}
         taken |= {key: getattr(self.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
-        completed = self.changed(
-            model=({} if "preset" in self.model else own) | self.model, data=self.data.model_dump() | taken
-        )
-        keys = completed.model_config_for(2, preprocessing.channels).model_dump(mode="json")
-        for key, value in own.items():
-            if keys[key] != value and key not in REGULARISATION:
-                raise contradiction(f"model.{key}", keys[key], value, where)
-        return completed.changed(model={key: keys[key] for key in own})
+        return self.changed(data=self.data.model_dump() | taken).with_model(model, where)
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         if self.init.folder is None or old.init.folder is None:
@@ -142,10 +124,4 @@ class ClassificationRecipe(Recipe):
         return self.complete(old.model, ImagePreprocessing.parse(values, str(out)), str(out))
 
     def fixed_settings(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json")
-        config = self.model_config_for(2, self.data.channels or 3).model_dump(mode="json")
-        values["model"] = {key: value for key, value in config.items() if key not in DERIVED}
-        values["data"] |= {key: "a path" for key in ("images", "valid", "store") if values["data"][key] is not None}
-        values["data"]["size"] = self.resize.size
-        values["init"]["from"] = None if self.init.folder is None else "a path"
-        return self._flatten(values)
+        return super().fixed_settings() | {"data.size": self.resize.size}

@@ -19,7 +19,6 @@ from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
 from regard.training.memory import build_model, describe_model
 from regard.training.optim import ADVICE
-from regard.training.parallelism import initial_device
 from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
@@ -65,7 +64,7 @@ class ClassificationTask(Task[ImageBatch]):
         assert folder is not None
         with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
             loaded = Classifier.load(folder)
-        completed = recipe.complete(loaded.model.config.model_dump(mode="json"), loaded.preprocessing, str(folder))
+        completed = recipe.complete(recipe.keys_of(loaded.model.config), loaded.preprocessing, str(folder))
         model = loaded.model.resized(completed.resize.size)
         return InitialModel(folder, completed, unique_tensors(model), loaded.preprocessing)
 
@@ -90,8 +89,8 @@ class ClassificationTask(Task[ImageBatch]):
     ) -> "ClassificationTask":
         data = open_data(folder, recipe, progress)
         preprocessing = data.preprocessing
-        config = recipe.model_config_for(len(preprocessing.classes), preprocessing.channels)
-        model = build_model(config, initial_device(device, recipe.training.sharding))
+        config = recipe.model_settings(len(preprocessing.classes), preprocessing.channels)
+        model = build_model(config, device, recipe.training.sharding)
         colour = "greyscale" if preprocessing.channels == 1 else "colour"
         progress.print(
             f"{len(preprocessing.classes):,} classes: {counted(len(data.train), 'training image')}, "

@@ -9,15 +9,7 @@ from regard.config import Settings
 from regard.data.two_view.config import SceneSettings
 from regard.errors import UserError
 from regard.layers import check_image_size
-from regard.models.croco import CroCoConfig
-from regard.training.recipe import (
-    InitSettings,
-    OptimSettings,
-    Recipe,
-    TrainingSettings,
-    build_model_config,
-    contradiction,
-)
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 
 PRESETS = ("micro", "mini", "small", "base", "large")
 HEAD_KEYS = ("head", "outputs", "head_width")
@@ -76,6 +68,8 @@ class CompletionSettings(Settings):
 class CroCoRecipe(Recipe):
     """Settings of a training run of a CroCo model."""
 
+    presets, default_preset = PRESETS, "mini"
+
     data: PairDataSettings = PairDataSettings()
     init: InitSettings = InitSettings()
     model: dict[str, Any] = Field({}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model")
@@ -93,29 +87,5 @@ class CroCoRecipe(Recipe):
         if config.head == "dense" and self.data.images is not None:
             raise UserError("data.images: photographs have no disparities; give data.scenes instead")
 
-    def model_settings(self) -> CroCoConfig:
-        """Build the configuration of the model."""
-        config: CroCoConfig = build_model_config(CroCoConfig, self.model, PRESETS, "mini", {})
-        return config
-
-    def complete(self, config: CroCoConfig, where: str) -> Self:
-        """Return the recipe with the keys of the model that the run is initialised from."""
-        known = {key: value for key, value in config.model_dump().items() if key not in FREE_KEYS}
-        keys = self.model_settings().model_dump()
-        for key in self.model.keys() & known.keys():
-            if keys[key] != known[key]:
-                raise contradiction(f"model.{key}", keys[key], known[key], where)
-        own = {key: value for key, value in self.model.items() if key in FREE_KEYS}
-        completed = self.changed(model=own | known)
-        completed.check_model()
-        return completed
-
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         return self if self.init.folder is None else self.changed(model=old.model | self.model)
-
-    def fixed_settings(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json")
-        values["model"] = self.model_settings().model_dump(mode="json")
-        values["data"]["images"] = None if self.data.images is None else "a folder"
-        values["init"]["from"] = None if self.init.folder is None else "a path"
-        return self._flatten(values)

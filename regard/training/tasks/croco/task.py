@@ -21,7 +21,6 @@ from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, read_config, save_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
-from regard.training.parallelism import initial_device
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.task import InitialModel, LossSum, Step, Validation
@@ -35,7 +34,7 @@ from regard.training.tasks.croco.data import (
     list_photographs,
     rendering_chunks,
 )
-from regard.training.tasks.croco.recipe import HEAD_KEYS, CroCoRecipe
+from regard.training.tasks.croco.recipe import FREE_KEYS, HEAD_KEYS, CroCoRecipe
 from regard.training.tasks.simple import P, SimpleTask, TensorBatch, load_model_of
 
 HEAD = "head."
@@ -81,7 +80,8 @@ class CroCoTask(SimpleTask[P]):
     @classmethod
     def load_initial_model(cls, recipe: CroCoRecipe) -> InitialModel:
         folder, model = load_model_of(cls, recipe)
-        completed = recipe.complete(model.config, str(folder))
+        own = {key: value for key, value in recipe.keys_of(model.config).items() if key not in FREE_KEYS}
+        completed = recipe.with_model(own, str(folder))
         config = completed.model_settings()
         same_head = all(getattr(config, key) == getattr(model.config, key) for key in HEAD_KEYS)
         return InitialModel(folder, completed, unique_tensors(model), same_head)
@@ -93,7 +93,7 @@ class CroCoTask(SimpleTask[P]):
     @classmethod
     def open(cls, folder: Path, recipe: CroCoRecipe, device: torch.device, progress: Progress) -> "CroCoTask[Any]":
         source = open_pairs(recipe)
-        model = build_model(recipe.model_settings(), initial_device(device, recipe.training.sharding))
+        model = build_model(recipe.model_settings(), device, recipe.training.sharding)
         height, width = recipe.data.scenes.size
         origin = "rendered scenes" if recipe.data.images is None else f"the photographs in {recipe.data.images}"
         progress.print(f"pairs of {height}×{width} pixels from {origin}; {describe_model(model, device)}")

@@ -17,18 +17,9 @@ from regard.models.folder import MODELS
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.training.objectives.objective import ObjectiveSettings
 from regard.training.objectives.registry import select_objective
-from regard.training.recipe import (
-    InitSettings,
-    OptimSettings,
-    Recipe,
-    TrainingSettings,
-    build_model_config,
-    contradiction,
-)
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
 
-PRESETS = ("tiny", "small", "base", "big")
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
-DERIVED = dict.fromkeys(("source_vocab", "target_vocab", "pad", "bos", "eos"), "the tokenizer")
 UNKNOWN = ("source", "target")
 """What unknown languages are called."""
 DECODER_KEYS = ("decoder_layers", "tie")
@@ -186,6 +177,8 @@ class TranslatorTrainingSettings(TrainingSettings):
 class TranslationRecipe(Recipe):
     """Settings of a training run of a translator."""
 
+    presets, default_preset = ("tiny", "small", "base", "big"), "small"
+    derived = dict.fromkeys(("source_vocab", "target_vocab", "pad", "bos", "eos"), "the tokenizer")
     search_type: ClassVar[type[DecodingSettings]] = SearchSettings
 
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
@@ -226,14 +219,14 @@ class TranslationRecipe(Recipe):
         return "training.compile" if self.training.compile else "training.cuda_graph"
 
     def check_model(self) -> None:
-        config = self.model_config_for(8, 8)
+        config = self.model_settings()
         assert isinstance(config, TransformerConfig)
         if self.training.fixed_shapes and config.attention.kind != "full":
             raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
         self.objective.check_model(config)
 
-    def model_config_for(self, source_vocab: int, target_vocab: int) -> EncoderDecoderConfig:
-        """Build the configuration of the model, given the vocabulary sizes."""
+    def model_settings(self, source_vocab: int = 8, target_vocab: int = 8) -> EncoderDecoderConfig:
+        """Return the configuration of the model, given the vocabulary sizes."""
         configs = MODELS[self.kind].config_type()
         for key in sorted(self.model.keys() - configs.model_fields.keys() - {"preset"}):
             translators = {name: model for name, model in MODELS.items() if issubclass(model, EncoderDecoder)}
@@ -242,12 +235,12 @@ class TranslationRecipe(Recipe):
         if self.model.get("tie") == "all" and not self.tokenizer.joint:
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
-        config: EncoderDecoderConfig = build_model_config(configs, self.model, PRESETS, "small", DERIVED, vocab)
+        config: EncoderDecoderConfig = self._build_config(vocab=vocab)
         return config
 
     def max_positions(self) -> int | None:
         """Return the maximum number of positions of the model; None if it has no limit."""
-        return self.model_config_for(8, 8).max_positions
+        return self.model_settings().max_positions
 
     def max_length(self) -> int | None:
         """Return the maximum number of tokens per side of a training pair."""
@@ -299,31 +292,11 @@ class TranslationRecipe(Recipe):
             raise UserError(
                 f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind or init.parts"
             )
-        completed = self.changed(
-            tokenizer=self.tokenizer.model_dump() | dict(tokenizer),
-            model=({} if "preset" in self.model else taken) | self.model,
-        ).with_languages(codes)
-        completed.check_model()
-        keys = model_keys(completed.model_config_for(8, 8))
-        for key, own in taken.items():
-            if keys[key] != own and not key.endswith("dropout"):  # dropout does not affect the weights
-                raise contradiction(f"model.{key}", keys[key], own, where)
-        return completed.changed(model=keys)
+        tokenizer = self.tokenizer.model_dump() | dict(tokenizer)
+        return self.changed(tokenizer=tokenizer).with_languages(codes).with_model(taken, where)
 
     def fixed_settings(self) -> dict[str, Any]:
-        values = self.model_dump(mode="json")
-        model = self.model_config_for(8, 8).model_dump(mode="json")
-        values["model"] = {key: value for key, value in model.items() if key not in DERIVED}
-        for texts in (values["data"], *values["data"]["corpora"]):
-            texts |= {key: "a file" for key in (*TEXTS, "store") if texts.get(key) is not None}
-        values["init"] |= {key: "a path" for key in ("from", "new_tokens_file") if values["init"][key] is not None}
-        values["data"]["languages"] = list(self.data.language_pair())
-        return self._flatten(values)
-
-
-def model_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Return the keys of a model that a recipe may set."""
-    return {key: value for key, value in config.model_dump().items() if key not in DERIVED}
+        return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}
 
 
 def _language_of(path: Path | None) -> str:

@@ -27,14 +27,13 @@ from regard.runtime import prefetch
 from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.optim import ADVICE
-from regard.training.parallelism import initial_device
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
 from regard.training.tasks.translation.data import SKIPPED, TranslationData, complete_languages, open_data, prepare_data
-from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings, model_keys
+from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings
 from regard.training.workers import map_in_workers
 
 PREFETCHED = 4
@@ -87,7 +86,7 @@ class TranslationTask(Task[TextBatch]):
             loaded = Translator.load(folder)
         old = loaded.vocabularies
         tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
-        completed = recipe.complete(tokenizer, model_keys(loaded.model.config), loaded.languages, str(folder))
+        completed = recipe.complete(tokenizer, recipe.keys_of(loaded.model.config), loaded.languages, str(folder))
         tokens = _new_tokens(recipe.init)
         try:
             vocabularies = old.with_tokens(tokens)
@@ -122,8 +121,8 @@ class TranslationTask(Task[TextBatch]):
     ) -> "TranslationTask":
         data = open_data(folder, recipe, progress)
         vocabularies, languages = data.vocabularies, recipe.data.language_pair()
-        config = recipe.model_config_for(len(vocabularies.source), len(vocabularies.target))
-        model = build_model(config, initial_device(device, recipe.training.sharding))
+        config = recipe.model_settings(len(vocabularies.source), len(vocabularies.target))
+        model = build_model(config, device, recipe.training.sharding)
         sizes = f"{len(vocabularies.source):,}" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
         progress.print(
             f"{languages[0]} → {languages[1]}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for "
