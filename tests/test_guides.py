@@ -17,7 +17,7 @@ from regard.serving.model_runner import load_runner
 from tests.conftest import SMALL, Command, settings_of, toy_pairs
 from tests.extensions import extensions as extensions
 from tests.images import TINY, paint
-from tests.test_package import DOCS, commands
+from tests.test_package import DOCS, blocks, commands
 
 SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
 VIEWS = SHORT | {"batch.pairs": 4, "data.hold_out": 2, "model.preset": "micro", "model.patch": 4}
@@ -80,6 +80,17 @@ def test_guide_runs(page: str, extensions: Path, command: Command, monkeypatch: 
         elif language == "console":
             run_console(body, remaining, command, monkeypatch)
     assert next(remaining, None) is None
+
+
+def test_every_guide_with_python_examples_is_run() -> None:
+    pages = sorted((DOCS / "guides").glob("*.md"))
+    assert {page.stem for page in pages if blocks(page.read_text("utf-8"), "python")} <= GUIDES.keys()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "zh" / "guides").glob("*.md")), ids=lambda page: page.stem)
+def test_chinese_guide_has_the_code_blocks_of_the_english_one(page: Path) -> None:
+    english = DOCS / "guides" / page.name
+    assert steps(page.read_text("utf-8")) == steps(english.read_text("utf-8"))
 
 
 def shorten(content: str) -> str:

@@ -180,10 +180,10 @@ def is_known(key: str) -> bool:
     return True
 
 
-PAGES_WITH_PYTHON = [  # tests/test_extending.py runs the tutorials, which consist of files and commands too
+PAGES_WITH_PYTHON = [  # tests/test_extending.py and tests/test_guides.py run pages of files and commands too
     page
     for page in PAGES
-    if page.exists() and page.parent.name != "extending" and blocks(page.read_text("utf-8"), "python")
+    if page.exists() and page.parent.name not in ("extending", "guides") and blocks(page.read_text("utf-8"), "python")
 ]
 
 
