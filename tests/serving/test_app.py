@@ -489,11 +489,13 @@ def test_exceeded_deadlines_return_504(open_client: OpenClient) -> None:
 
 def test_unexpected_errors_do_not_reveal_texts(open_client: OpenClient, monkeypatch: Any) -> None:
     with open_client() as client:
-        monkeypatch.setattr(client.service, "check_texts", lambda *_: 1 / 0)
+        monkeypatch.setattr(client.service, "check_request", lambda *_: 1 / 0)
         response = translate(client, "secret")
         assert response.status_code == 500
         assert "secret" not in response.text
         assert list(response.json()) == ["error"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert 'regard_requests_total{endpoint="/translate",status="500"} 1.0' in client.get("/metrics").text
 
 
 # Our API
