@@ -1,5 +1,8 @@
 """ASGI middleware for all requests: limits, metrics, access log and security headers."""
 
+import asyncio
+import heapq
+import itertools
 import logging
 import secrets
 import time
@@ -31,6 +34,8 @@ IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/image", "/api/inspect/vi
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NOT_COUNTED = frozenset({"unavailable", "overload"})
 """Reasons of rejected requests that do not count towards the rate limit of a key."""
+REQUEST_COST = 100
+"""Cost of a request without a body, in bytes of a body, with which `AdmissionGate` orders requests."""
 
 
 class RequestMiddleware:
@@ -42,7 +47,7 @@ class RequestMiddleware:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._slots = RequestSlots(service.limits.concurrent)
+        self._slots, self._gate = RequestSlots(service.limits.concurrent), AdmissionGate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,8 +76,9 @@ class RequestMiddleware:
         if config.hosts is not None:
             check_host(request.headers, config.hosts, config.origins)
         max_bytes = limits.image_bytes if path in IMAGE_PATHS else limits.body_bytes
-        receive_body = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
+        receive_body, size = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
         if path not in PROBES:
+            await self._gate.enter(request.state.client, size)
             sender.on_start = self._slots.take(request.state.client)
         try:
             await self._app(request.scope, receive_body, sender)
@@ -99,6 +105,43 @@ def error_response(request: Request, error: ApiError) -> JSONResponse:
     """Return the response to a request that failed, and log the reason."""
     request.state.log_fields["reason"] = error.reason
     return JSONResponse({"error": error.message}, error.status, error.headers)
+
+
+class AdmissionGate:
+    """Admits a few requests per iteration of the event loop, small ones and those of other clients first.
+
+    An iteration that parsed, tokenised or rejected hundreds of requests would delay all other clients. The order is
+    that of `FairQueue`: by the virtual time at which a request would be finished if all were served simultaneously.
+    """
+
+    def __init__(self, per_iteration: int = 4) -> None:
+        self._per_iteration = per_iteration
+        self._waiting: list[tuple[int, int, str, asyncio.Future[None]]] = []
+        self._waiting_of: Counter[str] = Counter()
+        self._virtual_time = 0
+        self._order = itertools.count()
+
+    async def enter(self, client: str, size: int) -> None:
+        """Wait until a request of a client with a body of `size` bytes is admitted."""
+        loop = asyncio.get_running_loop()
+        admitted: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._admit, loop)
+        self._waiting_of[client] += 1
+        tag = self._virtual_time + (REQUEST_COST + size) * self._waiting_of[client]
+        heapq.heappush(self._waiting, (tag, next(self._order), client, admitted))
+        await admitted
+
+    def _admit(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(self._per_iteration, len(self._waiting))):
+            self._virtual_time, _, client, admitted = heapq.heappop(self._waiting)
+            self._waiting_of[client] -= 1
+            if not self._waiting_of[client]:
+                del self._waiting_of[client]
+            if not admitted.done():  # otherwise the request was cancelled
+                admitted.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._admit, loop)
 
 
 class RequestSlots:

@@ -26,8 +26,8 @@ MAX_PART_BYTES = 10**9  # the size of the whole body is limited by `read_body`
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> Receive:
-    """Read the whole request body, and return a `receive` function that replays it.
+async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> tuple[Receive, int]:
+    """Read the whole request body, and return a `receive` function that replays it, and its size in bytes.
 
     Raises:
         ApiError: The body is too large, or does not arrive in time.
@@ -59,7 +59,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
     async def replay() -> Message:
         return events.pop() if events else await receive()
 
-    return replay
+    return replay, len(body)
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
