@@ -22,7 +22,7 @@ def network_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed.packed, PREFIX_BITS), strict=False))
 
 
-def check_host(headers: Mapping[bytes, bytes], hosts: Collection[str], origins: Collection[str]) -> None:
+def check_host(headers: Mapping[str, str], hosts: Collection[str], origins: Collection[str]) -> None:
     """Reject requests that a web page of another site may have sent.
 
     The name of such a site can resolve to the address of this server (DNS rebinding), so that the browser considers
@@ -36,13 +36,12 @@ def check_host(headers: Mapping[bytes, bytes], hosts: Collection[str], origins: 
     Raises:
         ApiError: The name in one of the headers is not allowed.
     """
-    host = headers.get(b"host", b"").decode("latin-1")
-    if not _is_allowed(f"//{host}", hosts):
+    if not _is_allowed(f"//{headers.get('host', '')}", hosts):
         raise ApiError(403, "this host name is not allowed; allow it with --allow-host", "host", close=True)
-    origin = headers.get(b"origin")
-    if origin is None or ANY in origins or origin.decode("latin-1") in origins:
+    origin = headers.get("origin")
+    if origin is None or ANY in origins or origin in origins:
         return
-    if not _is_allowed(origin.decode("latin-1"), hosts):
+    if not _is_allowed(origin, hosts):
         raise ApiError(403, "this origin is not allowed; allow it with --cors", "host", close=True)
 
 

@@ -14,14 +14,7 @@ from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job, Translation
 from regard.serving.parsing import read_images
 from regard.serving.served_models import ServedModel
-from regard.serving.service import (
-    Service,
-    ServiceDependency,
-    cancel_on_disconnect,
-    client_of,
-    log_fields,
-    log_length_warnings,
-)
+from regard.serving.service import Service, ServiceDependency
 
 router = APIRouter(prefix="/api", tags=["regard"], responses=schemas.ERROR_RESPONSES)
 
@@ -47,11 +40,10 @@ async def list_models(service: ServiceDependency) -> schemas.ApiModels:
 @router.post("/translate", response_model=schemas.ApiTranslateResponse)
 async def translate(request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency) -> Response:
     """Translate texts, with n-best lists, scores and alignments of each sentence."""
-    texts = _check_translation(service, request, body)
-    model = _select_model(service, body)
-    work = service.translate(request, model, texts, n_best=body.n_best, split=body.split, alignments=body.alignments)
-    documents = await cancel_on_disconnect(request, work)
-    log_length_warnings(request, dict(enumerate(documents)))
+    model = _check_translation(service, request, body)
+    documents = await service.translate(
+        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
+    )
     return _json_response(model.name, "texts", map(_text_json, documents))
 
 
@@ -68,8 +60,7 @@ async def stream_translation(
     The data of an event is `{"text": index, "sentence": index, "source": ..., "translations": [...]}`. The last event
     is `done`, or `error` if the translation fails.
     """
-    texts = _check_translation(service, request, body)
-    events = _sentence_events(request, service, texts, body)
+    events = _sentence_events(service, request, body)
     first = await anext(events)  # errors before the first event become error responses
     return StreamingResponse(
         _with_error_event(first, events), media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -79,49 +70,40 @@ async def stream_translation(
 @router.post("/embed", response_model=schemas.ApiEmbedResponse)
 async def embed(request: Request, body: schemas.ApiEmbedRequest, service: ServiceDependency) -> Response:
     """Return the encoder outputs of texts."""
-    service.authenticate(request, body.api_key)
-    texts = [body.texts] if isinstance(body.texts, str) else body.texts
-    service.check_texts(request, texts)
+    service.check_request(request, body.api_key, body.text_list)
     model = service.models.find(body.model, "embed")
     assert model.job_builder is not None
-    jobs = model.job_builder.embedding_jobs(texts, body.pool)
+    jobs = model.job_builder.embedding_jobs(body.text_list, body.pool)
     longest, limit = max(job.size for job in jobs) - 1, service.limits.sentence_tokens
     if longest > limit:
         raise bad_request(f"a text has {longest} tokens; at most {limit} tokens can be embedded")
-    vectors = await cancel_on_disconnect(request, model.batcher.submit(jobs, client_of(request)))
-    return _json_response(model.name, "vectors", vectors)
+    return _json_response(model.name, "vectors", await service.run(request, model, jobs))
 
 
 @router.post("/classify", openapi_extra=IMAGE_BODY)
 async def classify(request: Request, service: ServiceDependency) -> schemas.ApiClassifyResponse:
     """Classify images, sent as files named `image` of a form, or as the body of the request."""
     fields, images = await read_images(request, schemas.ClassifyRequest)
-    service.authenticate(request, fields.api_key)
-    log_fields(request).update(images=len(images), model=service.loggable(fields.model))
+    service.check_request(request, fields.api_key)
+    request.state.log_fields.update(images=len(images), model=service.loggable(fields.model))
     if not 0 < len(images) <= service.limits.items:
         raise bad_request(f"Invalid request: {len(images)} images; send 1 to {service.limits.items} as image")
     model = service.models.find(fields.model, "classify")
     options = (("top", fields.top), ("pixels", service.limits.image_pixels))
     sizes = await service.measure_images(images)
     jobs = [Job("classify", image, options, size) for image, size in zip(images, sizes, strict=True)]
-    rankings = await cancel_on_disconnect(request, model.batcher.submit(jobs, client_of(request)))
+    rankings = await service.run(request, model, jobs)
     classes = [[schemas.ApiClass(name=name, probability=share) for name, share in ranking] for ranking in rankings]
     return schemas.ApiClassifyResponse(
         model=model.name, images=[schemas.ApiImage(classes=ranking) for ranking in classes]
     )
 
 
-def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> list[str]:
-    """Check the key and the limits of a request, and return its texts."""
-    service.authenticate(request, body.api_key)
-    texts = [body.texts] if isinstance(body.texts, str) else body.texts
-    service.check_texts(request, texts, body.n_best)
+def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> ServedModel:
+    """Check the key, the limits and the languages of a request, and return its model."""
+    service.check_request(request, body.api_key, body.text_list, body.n_best)
     names = {"source": body.source, "target": body.target, "model": body.model}
-    log_fields(request).update({field: service.loggable(name) for field, name in names.items()})
-    return texts
-
-
-def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> ServedModel:
+    request.state.log_fields.update({field: service.loggable(name) for field, name in names.items()})
     if body.model is not None or (body.source is None and body.target is None):
         model = service.models.find(body.model, "translate")
         for requested, supported in zip((body.source, body.target), model.info.languages or (), strict=True):
@@ -133,30 +115,21 @@ def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> Served
     return service.models.for_pair(*map(service.models.resolve_language, (body.source, body.target)))
 
 
-async def _sentence_events(
-    request: Request, service: Service, texts: Sequence[str], body: schemas.ApiTranslateRequest
-) -> AsyncIterator[str]:
-    model = _select_model(service, body)
-    builder = model.job_builder
-    assert builder is not None
-    documents = [builder.parse(text, split=body.split, alignments=body.alignments) for text in texts]
-    jobs = [
-        (text_index, sentence_index, sentence, job)
+async def _sentence_events(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> AsyncIterator[str]:
+    model = _check_translation(service, request, body)
+    assert model.job_builder is not None
+    documents, jobs = await service.parse(
+        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
+    )
+    sentences = (
+        (text_index, sentence_index, sentence)
         for text_index, document in enumerate(documents)
-        for sentence_index, (sentence, job) in enumerate(
-            zip(document.sentences, builder.translation_jobs(document, body.n_best), strict=True)
-        )
-    ]
-    service.check_sentences(len(jobs))
-    indices = iter(jobs)
-    async for n_best in model.batcher.stream([job for *_, job in jobs], client_of(request)):
-        text_index, sentence_index, sentence, _ = next(indices)
-        warning = builder.length_warning(sentence)
-        if warning is not None:
-            log = log_fields(request)
-            log["long_sentences"] = log.get("long_sentences", 0) + 1
-        position = json.dumps({"text": text_index, "sentence": sentence_index})
-        yield f"data: {position[:-1]}, {_sentence_json(sentence.text, n_best, warning)[1:]}\n\n"
+        for sentence_index, sentence in enumerate(document.sentences)
+    )
+    async for n_best in model.batcher.stream(jobs, request.state.client):
+        text_index, sentence_index, sentence = next(sentences)
+        content = _sentence_json(sentence.text, n_best, model.job_builder.length_warning(sentence))
+        yield f'data: {{"text": {text_index}, "sentence": {sentence_index}, {content[1:]}\n\n'
     yield "event: done\ndata: {}\n\n"
 
 

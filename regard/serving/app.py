@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,11 +16,10 @@ from starlette.exceptions import HTTPException
 
 from regard.errors import UserError
 from regard.serving import api, libretranslate, page_api
-from regard.serving.errors import ApiError, bad_request, internal_error
-from regard.serving.middleware import RequestMiddleware
+from regard.serving.errors import ApiError, bad_request
+from regard.serving.middleware import RequestMiddleware, error_response
 from regard.serving.parsing import explain
-from regard.serving.schemas import DetectRequest, TranslateRequest
-from regard.serving.service import Service, log_fields
+from regard.serving.service import Service
 from regard.serving.telemetry import log_event
 from regard.serving.worker import WorkerDiedError
 
@@ -46,7 +44,8 @@ def make_app(service: Service, wait_for_models: bool = False) -> FastAPI:
     app.include_router(api.router)
     app.include_router(page_api.inspect_router)
     app.include_router(page_api.file_router)
-    _add_error_handlers(app)
+    for kind in (ApiError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handle_error)
     app.add_middleware(RequestMiddleware, service=service)
     if service.config.origins:
         app.add_middleware(
@@ -55,7 +54,6 @@ def make_app(service: Service, wait_for_models: bool = False) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    _complete_openapi(app)
     return app
 
 
@@ -105,46 +103,14 @@ async def _load(service: Service) -> None:
     log_event("ready")
 
 
-def _add_error_handlers(app: FastAPI) -> None:
-    """Convert all exceptions to responses of the form `{"error": message}`."""
-
-    async def handle(request: Request, exception: Exception) -> JSONResponse:
-        error = _to_api_error(exception)
-        log_fields(request)["reason"] = error.reason
-        return JSONResponse({"error": error.message}, error.status, error.headers)
-
-    for kind in (ApiError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, handle)
-
-
-def _to_api_error(exception: Exception) -> ApiError:
-    if isinstance(exception, ApiError):
-        return exception
+async def _handle_error(request: Request, exception: Exception) -> JSONResponse:
+    """Convert an exception of an endpoint or of FastAPI to a response of the form `{"error": message}`."""
     if isinstance(exception, RequestValidationError):
-        return bad_request(explain(exception.errors()))
-    if isinstance(exception, HTTPException):  # 404 and 405
+        error = bad_request(explain(exception.errors()))
+    elif isinstance(exception, HTTPException):  # 404 and 405
         error = ApiError(exception.status_code, str(exception.detail), "bad")
         error.headers |= exception.headers or {}
-        return error
-    return internal_error()
-
-
-def _complete_openapi(app: FastAPI) -> None:
-    """Add the schemas of bodies that `read_fields` parses, and remove the unused responses with status 422."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = generate()
-            components = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in (TranslateRequest, DetectRequest):
-                components[model.__name__] = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            for path in schema["paths"].values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)
-            for name in ("HTTPValidationError", "ValidationError"):
-                components.pop(name, None)
-        assert app.openapi_schema is not None
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    else:
+        assert isinstance(exception, ApiError)
+        error = exception
+    return error_response(request, error)

@@ -61,7 +61,7 @@ class TextDocument:
 class TranslatedDocument:
     """A document with the n best translations of each sentence, and warnings about sentences that are too long."""
 
-    document: "TextDocument | HtmlDocument"
+    document: "Document"
     n_best_lists: list[list[Translation]]
     warnings: list[str | None]
 
@@ -85,16 +85,14 @@ class JobBuilder:
         self._longest_source = info.longest_source
         self._max_tokens = min(limits.sentence_tokens, info.max_source_tokens or limits.sentence_tokens)
 
-    def parse(
-        self, text: str, format: Format = "text", split: bool = True, alignments: bool = False
-    ) -> "TextDocument | HtmlDocument":
+    def parse(self, text: str, format: Format = "text", split: bool = True, alignments: bool = False) -> "Document":
         """Split a text into sentences, or without `split` only into parts that fit the model."""
         if format == "html":
             return HtmlDocument(text, self._fits)
         split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: "TextDocument | HtmlDocument", n_best: int = 1) -> list[Job]:
+    def translation_jobs(self, document: "Document", n_best: int = 1) -> list[Job]:
         """Return the jobs that translate the sentences of a document."""
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
         return [
@@ -171,6 +169,9 @@ class HtmlDocument:
             part if isinstance(part, str) else part.render([next(remaining) for _ in part.split.sentences])
             for part in self._parts
         )
+
+
+Document = TextDocument | HtmlDocument
 
 
 def _parse_blocks(text: str) -> Iterator[str | TextBlock]:

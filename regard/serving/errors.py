@@ -51,8 +51,8 @@ def bad_request(message: str, reason: Reason = "bad", **numbers: float) -> ApiEr
 
 
 def overloaded(message: str, retry_after: float) -> ApiError:
-    """Return the error for too many requests at once."""
-    return ApiError(429, message, "overload", retry_after)
+    """Return the error for too many requests at once. Requests that the client has pipelined are not processed."""
+    return ApiError(429, message, "overload", retry_after, close=True)
 
 
 def unavailable(message: str) -> ApiError:

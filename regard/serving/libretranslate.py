@@ -5,41 +5,40 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 
 from regard.data.text.languages import language_name
 from regard.serving import schemas
-from regard.serving.documents import TranslatedDocument
 from regard.serving.errors import bad_request, unavailable
 from regard.serving.parsing import read_fields
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, log_fields, log_length_warnings
+from regard.serving.service import Service, ServiceDependency
 
 AUTO = "auto"
 
 router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
 
-def _form_body(schema: str) -> dict[str, Any]:
+def _form_body(schema: type[BaseModel]) -> dict[str, Any]:
     """Return the OpenAPI description of a body that `read_fields` parses."""
     types = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
-    reference = {"$ref": f"#/components/schemas/{schema}"}
-    return {"requestBody": {"required": True, "content": {type_: {"schema": reference} for type_ in types}}}
+    content = {"schema": schema.model_json_schema()}
+    return {"requestBody": {"required": True, "content": dict.fromkeys(types, content)}}
 
 
-@router.post("/translate", response_model=schemas.TranslateResponse, openapi_extra=_form_body("TranslateRequest"))
+@router.post("/translate", response_model=schemas.TranslateResponse, openapi_extra=_form_body(schemas.TranslateRequest))
 async def translate(request: Request, service: ServiceDependency) -> Response:
     """Translate a text or a list of texts."""
     fields = await read_fields(request, schemas.TranslateRequest)
-    service.authenticate(request, fields.api_key)
     is_list = isinstance(fields.q, list)
     texts = fields.q if isinstance(fields.q, list) else [fields.q]
-    service.check_texts(request, texts, 1 + fields.alternatives)
+    service.check_request(request, fields.api_key, texts, 1 + fields.alternatives)
     source, target = (service.models.resolve_language(tag) for tag in (fields.source, fields.target))
     detected = _detect_sources(service, texts, target) if source == AUTO else None
     sources = [detection.language for detection in detected] if detected else [source] * len(texts)
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
-    log_fields(request).update(source=logged_sources, target=service.loggable(target))
-    work = _translate(request, service, texts, sources, fields.model_copy(update={"target": target}))
-    versions, warnings = await cancel_on_disconnect(request, work)
+    request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
+    fields.target = target
+    versions, warnings = await _translate(request, service, texts, sources, fields)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
     response = schemas.TranslateResponse(
@@ -52,12 +51,11 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
 
 
-@router.post("/detect", openapi_extra=_form_body("DetectRequest"))
+@router.post("/detect", openapi_extra=_form_body(schemas.DetectRequest))
 async def detect(request: Request, service: ServiceDependency) -> list[schemas.Detection]:
     """Detect the language of a text, among the languages of the served models."""
     fields = await read_fields(request, schemas.DetectRequest)
-    service.authenticate(request, fields.api_key)
-    service.check_texts(request, [fields.q])
+    service.check_request(request, fields.api_key, [fields.q])
     service.models.check_loaded()
     if not service.models.languages:
         raise bad_request("no model supports translate")
@@ -129,18 +127,19 @@ async def _translate(
     Texts in the target language are returned unchanged.
     """
     versions: list[list[str]] = [[text] for text in texts]
-    translated: dict[int, TranslatedDocument] = {}
+    warnings: dict[int, list[str]] = {}
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
         if source == fields.target and source in service.models.languages:
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
-        documents = await service.translate(request, model, [texts[i] for i in indices], fields.format, n_best)
-        translated.update(zip(indices, documents, strict=True))
+        documents = await service.translate(request, model, [texts[i] for i in indices], n_best, format=fields.format)
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
-    return versions, log_length_warnings(request, translated)
+            numbered = enumerate(document.warnings, 1)
+            warnings[i] = [f"text {i + 1}, sentence {number}: {warning}" for number, warning in numbered if warning]
+    return versions, [warning for _, of_text in sorted(warnings.items()) for warning in of_text]

@@ -1,16 +1,21 @@
 """ASGI middleware for all requests: limits, metrics, access log and security headers."""
 
-import json
+import asyncio
+import heapq
+import itertools
+import logging
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serving.access import check_host, network_of
-from regard.serving.errors import ApiError, overloaded
+from regard.serving.errors import ApiError, internal_error, overloaded
 from regard.serving.parsing import read_body
 from regard.serving.service import Service
 from regard.serving.telemetry import log_event
@@ -29,61 +34,114 @@ IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/image", "/api/inspect/vi
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NOT_COUNTED = frozenset({"unavailable", "overload"})
 """Reasons of rejected requests that do not count towards the rate limit of a key."""
+REQUEST_COST = 100
+"""Cost of a request without a body, in bytes of a body, with which `AdmissionGate` orders requests."""
 
 
 class RequestMiddleware:
-    """Outermost layer of the app. It is plain ASGI, so that streams and disconnects pass through unchanged."""
+    """Outermost layer of the app. It is plain ASGI, so that streams and disconnects pass through unchanged.
+
+    It adds to `Request.state`: `client`, by which clients take turns; `log_fields`, the fields of the log line; and
+    `key_holder`, the owner of the API key if there is one.
+    """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._slots = RequestSlots(service.limits.concurrent)
+        self._slots, self._gate = RequestSlots(service.limits.concurrent), AdmissionGate()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = time.perf_counter()
-        sender = _ResponseSender(send, self._service)
-        scope["regard.log_fields"] = {}
-        scope["regard.client"] = network_of(scope["client"][0]) if scope.get("client") else ""
+        request, sender = Request(scope), _ResponseSender(send, self._service)
+        request.state.client = network_of(request.client.host) if request.client else ""
+        request.state.log_fields, request.state.key_holder = {}, None
         self._service.metrics.in_flight.inc()
         try:
-            await self._handle(scope, receive, sender)
-        except ApiError as error:
-            await sender.send_error(error)
+            await self._handle(request, receive, sender)
+        except ApiError as error:  # raised before the request reached an endpoint
+            await error_response(request, error)(scope, receive, sender)
+        except Exception:
+            log_event("internal error", logging.ERROR, exc_info=True)
+            if sender.has_started:
+                raise
+            await error_response(request, internal_error())(scope, receive, sender)
         finally:
             self._service.metrics.in_flight.dec()
-            self._log(scope, sender, time.perf_counter() - started)
+            self._log(request, sender, time.perf_counter() - started)
 
-    async def _handle(self, scope: Scope, receive: Receive, sender: "_ResponseSender") -> None:
-        limits, config = self._service.limits, self._service.config
+    async def _handle(self, request: Request, receive: Receive, sender: "_ResponseSender") -> None:
+        limits, config, path = self._service.limits, self._service.config, request.scope["path"]
         if config.hosts is not None:
-            check_host(dict(scope["headers"]), config.hosts, config.origins)
-        max_bytes = limits.image_bytes if scope["path"] in IMAGE_PATHS else limits.body_bytes
-        receive_body = await read_body(scope, receive, max_bytes, limits.body_seconds)
-        if scope["path"] not in PROBES:
-            sender.on_start = self._slots.take(scope["regard.client"])
+            check_host(request.headers, config.hosts, config.origins)
+        max_bytes = limits.image_bytes if path in IMAGE_PATHS else limits.body_bytes
+        receive_body, size = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
+        if path not in PROBES:
+            await self._gate.enter(request.state.client, size)
+            sender.on_start = self._slots.take(request.state.client)
         try:
-            await self._app(scope, receive_body, sender)
+            await self._app(request.scope, receive_body, sender)
         finally:
             sender.on_start()
 
-    def _log(self, scope: Scope, sender: "_ResponseSender", seconds: float) -> None:
-        endpoint = getattr(scope.get("route"), "path", "other")
-        metrics = self._service.metrics
+    def _log(self, request: Request, sender: "_ResponseSender", seconds: float) -> None:
+        endpoint = getattr(request.scope.get("route"), "path", "other")
+        fields: dict[str, Any] = request.state.log_fields
+        metrics, reason = self._service.metrics, fields.get("reason")
         metrics.requests.labels(endpoint, str(sender.status)).inc()
         metrics.seconds.labels(endpoint).observe(seconds)
-        fields: dict[str, Any] = scope["regard.log_fields"]
-        reason = fields.pop("reason", sender.reason)
-        if reason in NOT_COUNTED and "regard.key_holder" in scope:
-            scope["regard.key_holder"].give_back()
-        if reason:
+        if reason is not None:
             metrics.rejects.labels(reason).inc()
-            fields["reason"] = reason
+        if reason in NOT_COUNTED and request.state.key_holder is not None:
+            request.state.key_holder.give_back()
         if endpoint not in PROBES:
-            method = scope["method"] if scope["method"] in METHODS else "other"
+            method = request.method if request.method in METHODS else "other"
             about: dict[str, Any] = {"id": sender.id, "method": method, "endpoint": endpoint, "status": sender.status}
             log_event("request", **about, seconds=round(seconds, 4), **fields)
+
+
+def error_response(request: Request, error: ApiError) -> JSONResponse:
+    """Return the response to a request that failed, and log the reason."""
+    request.state.log_fields["reason"] = error.reason
+    return JSONResponse({"error": error.message}, error.status, error.headers)
+
+
+class AdmissionGate:
+    """Admits a few requests per iteration of the event loop, small ones and those of other clients first.
+
+    An iteration that parsed, tokenised or rejected hundreds of requests would delay all other clients. The order is
+    that of `FairQueue`: by the virtual time at which a request would be finished if all were served simultaneously.
+    """
+
+    def __init__(self, per_iteration: int = 4) -> None:
+        self._per_iteration = per_iteration
+        self._waiting: list[tuple[int, int, str, asyncio.Future[None]]] = []
+        self._waiting_of: Counter[str] = Counter()
+        self._virtual_time = 0
+        self._order = itertools.count()
+
+    async def enter(self, client: str, size: int) -> None:
+        """Wait until a request of a client with a body of `size` bytes is admitted."""
+        loop = asyncio.get_running_loop()
+        admitted: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._admit, loop)
+        self._waiting_of[client] += 1
+        tag = self._virtual_time + (REQUEST_COST + size) * self._waiting_of[client]
+        heapq.heappush(self._waiting, (tag, next(self._order), client, admitted))
+        await admitted
+
+    def _admit(self, loop: asyncio.AbstractEventLoop) -> None:
+        for _ in range(min(self._per_iteration, len(self._waiting))):
+            self._virtual_time, _, client, admitted = heapq.heappop(self._waiting)
+            self._waiting_of[client] -= 1
+            if not self._waiting_of[client]:
+                del self._waiting_of[client]
+            if not admitted.done():  # otherwise the request was cancelled
+                admitted.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._admit, loop)
 
 
 class RequestSlots:
@@ -107,13 +165,11 @@ class RequestSlots:
         if self._running.total() >= self._slots and (self._running[client] + 1) * clients > self._slots:
             raise overloaded(f"Slowdown: the server is processing {self._running.total()} requests already", 1)
         self._running[client] += 1
-        ends = [client]
+        running = [client]
 
         def end() -> None:
-            if ends:
-                self._running.subtract([ends.pop()])
-                if not self._running[client]:
-                    del self._running[client]
+            if running:
+                self._running -= Counter([running.pop()])  # removes clients without requests
 
         return end
 
@@ -124,23 +180,14 @@ class _ResponseSender:
     def __init__(self, send: Send, service: Service) -> None:
         self._send, self._service = send, service
         self.id = secrets.token_hex(8)
-        self.status, self.reason = 499, ""  # 499: the client disconnected before a response was sent
+        self.status, self.has_started = 499, False  # 499: the client disconnected before a response was sent
         self.on_start: Callable[[], None] = lambda: None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status, self.has_started = message["status"], True
             self.on_start()
             message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS, (b"x-request-id", self.id.encode())]
             if self._service.draining:
                 message["headers"].append((b"connection", b"close"))
         await self._send(message)
-
-    async def send_error(self, error: ApiError) -> None:
-        """Send an error that was raised before the request reached the app."""
-        self.reason = error.reason
-        body = json.dumps({"error": error.message}).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body))} | error.headers
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self({"type": "http.response.start", "status": error.status, "headers": encoded})
-        await self({"type": "http.response.body", "body": body})

@@ -13,7 +13,7 @@ from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
 from regard.serving.parsing import read_images
-from regard.serving.service import Service, ServiceDependency, cancel_on_disconnect, client_of, log_fields
+from regard.serving.service import Service, ServiceDependency
 
 ImageFields = TypeVar("ImageFields", bound=schemas.ImageRequest)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -37,8 +37,7 @@ async def sentences(
     request: Request, body: schemas.InspectRequest, service: ServiceDependency
 ) -> schemas.SentencesResponse:
     """Split a text into the sentences that the model translates."""
-    service.authenticate(request, body.api_key)
-    service.check_texts(request, [body.text])
+    service.check_request(request, body.api_key, [body.text])
     model = service.models.find(body.model, "translate")
     assert model.job_builder is not None
     views = [
@@ -87,7 +86,7 @@ async def change(request: Request, body: schemas.ChangeRequest, service: Service
 @inspect_router.post("/positions", **PACKET_RESPONSE)
 async def positions(request: Request, body: schemas.PositionsRequest, service: ServiceDependency) -> Response:
     """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
-    service.authenticate(request, body.api_key)
+    service.check_request(request, body.api_key)
     return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
 
 
@@ -113,7 +112,7 @@ async def _read_images(
     service: Service, request: Request, schema: type[ImageFields], count: int
 ) -> tuple[ImageFields, list[bytes]]:
     fields, images = await read_images(request, schema)
-    service.authenticate(request, fields.api_key)
+    service.check_request(request, fields.api_key)
     if len(images) != count:
         raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
     return fields, images
@@ -123,8 +122,7 @@ async def _inspect_text(
     service: Service, request: Request, operation: str, body: schemas.InspectRequest, n_best: int = 1
 ) -> Any:
     """Check the sentence of a request, and run an operation on it."""
-    service.authenticate(request, body.api_key)
-    service.check_texts(request, [body.text], n_best)
+    service.check_request(request, body.api_key, [body.text], n_best)
     model = service.models.find(body.model, SECTIONS.get(operation, operation))
     assert model.job_builder is not None
     tokens = model.job_builder.count_tokens(body.text)
@@ -140,10 +138,9 @@ async def _inspect(
     service: Service, request: Request, operation: str, model_name: str | None, item: dict[str, Any], size: int = 1
 ) -> Any:
     """Run an operation in a worker of the model."""
-    log_fields(request).update(model=service.loggable(model_name))
+    request.state.log_fields["model"] = service.loggable(model_name)
     model = service.models.find(model_name, SECTIONS.get(operation, operation))
-    work = model.batcher.submit([Job(operation, item, size=size)], client_of(request))
-    (result,) = await cancel_on_disconnect(request, work)
+    (result,) = await service.run(request, model, [Job(operation, item, size=size)])
     return result
 
 

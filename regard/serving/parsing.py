@@ -5,6 +5,7 @@ Clients of LibreTranslate send JSON, form fields or a query string, so its endpo
 
 import asyncio
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -12,10 +13,10 @@ from urllib.parse import parse_qsl
 
 from PIL import Image
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive
 
 from regard.data.images.formats import supported_formats
 from regard.serving.errors import ApiError, bad_request, disconnected
@@ -25,18 +26,17 @@ MAX_PART_BYTES = 10**9  # the size of the whole body is limited by `read_body`
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: float) -> Receive:
-    """Read the whole request body, and return a `receive` function that replays it.
+async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> tuple[Receive, int]:
+    """Read the whole request body, and return a `receive` function that replays it, and its size in bytes.
 
     Raises:
         ApiError: The body is too large, or does not arrive in time.
     """
     message = f"the request is larger than {max_bytes} bytes; send less at once"
     too_large = ApiError(413, message, "body_size", numbers={"limit": max_bytes})
-    headers = dict(scope["headers"])
-    if b"content-length" in headers and b"transfer-encoding" in headers:  # request smuggling
+    if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
         raise ApiError(400, "send Content-Length or Transfer-Encoding, not both", "bad", close=True)
-    length = headers.get(b"content-length", b"0")
+    length = headers.get("content-length", "0")
     if length.isdigit() and int(length) > max_bytes:
         raise too_large
     body = bytearray()
@@ -59,7 +59,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
     async def replay() -> Message:
         return events.pop() if events else await receive()
 
-    return replay
+    return replay, len(body)
 
 
 async def read_fields(request: Request, schema: type[Schema]) -> Schema:
@@ -148,11 +148,7 @@ def _parse_query(text: bytes) -> list[tuple[str, str]]:
 
 def _group(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return fields by name; a repeated field becomes a list."""
-    fields: dict[str, Any] = {}
+    fields = defaultdict[str, list[Any]](list)
     for name, value in pairs:
-        if name in fields:
-            previous = fields[name]
-            fields[name] = [*previous, value] if isinstance(previous, list) else [previous, value]
-        else:
-            fields[name] = value
-    return fields
+        fields[name].append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}

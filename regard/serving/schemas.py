@@ -50,6 +50,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     500: {"model": ErrorResponse, "description": "Internal error"},
     503: {"model": ErrorResponse, "description": "The models are still loading, or the server is shutting down"},
     504: {"model": ErrorResponse, "description": "The request was not answered before its deadline"},
+    "4XX": {"model": ErrorResponse, "description": "Other errors of the request"},  # replaces FastAPI's own for 422
 }
 """Error responses of every endpoint, for the OpenAPI schema."""
 
@@ -131,13 +132,22 @@ class Status(BaseModel):
 # Our API
 
 
-class ApiTranslateRequest(StrictRequest):
-    """Texts to translate, and details to return."""
+class TextsRequest(StrictRequest):
+    """Texts for a model."""
 
     texts: Text | list[Text] = Field(min_length=1)
+    model: ModelName = None
+
+    @property
+    def text_list(self) -> list[str]:
+        return [self.texts] if isinstance(self.texts, str) else self.texts
+
+
+class ApiTranslateRequest(TextsRequest):
+    """Texts to translate, and details to return."""
+
     source: Language = None
     target: Language = None
-    model: ModelName = None
     n_best: int = Field(1, ge=1, le=1000, description="number of translations per sentence")
     alignments: bool = Field(False, description="return cross-attention weights between target and source tokens")
     split: bool = Field(True, description="split texts into sentences")
@@ -173,11 +183,9 @@ class ApiTranslateResponse(BaseModel):
     texts: list[ApiText]
 
 
-class ApiEmbedRequest(StrictRequest):
+class ApiEmbedRequest(TextsRequest):
     """Texts to embed."""
 
-    texts: Text | list[Text] = Field(min_length=1)
-    model: ModelName = None
     pool: Literal["mean", "none"] = Field("mean", description="one vector per text (mean) or per token (none)")
 
 

@@ -1,8 +1,8 @@
 """State and functions that all endpoints share."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -10,17 +10,14 @@ from starlette.requests import Request
 from regard.data.text.languages import match_language
 from regard.errors import UserError
 from regard.serving.config import ServingConfig
-from regard.serving.documents import Format, TranslatedDocument
+from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.keys import Keys
 from regard.serving.language_detection import LanguageDetector
-from regard.serving.messages import PIXELS_PER_TOKEN
+from regard.serving.messages import PIXELS_PER_TOKEN, Job
 from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels
 from regard.serving.telemetry import Metrics, log_event
-
-T = TypeVar("T")
-BEARER = "bearer "
 
 
 class Service:
@@ -67,30 +64,25 @@ class Service:
                 self.keys = keys
         await self.models.reload()
 
-    def authenticate(self, request: Request, key: str | None) -> None:
-        """Check the API key of a request, given as a field or in the header `Authorization: Bearer`."""
-        if self.keys is None:
-            return
-        authorization = request.headers.get("authorization", "")
-        if key is None and authorization.lower().startswith(BEARER):
-            key = authorization[len(BEARER) :].strip()
-        holder = self.keys.admit(key)
-        log_fields(request)["key"] = holder.name
-        request.scope["regard.key_holder"], request.scope["regard.client"] = holder, f"key {holder.name}"
+    def check_request(self, request: Request, key: str | None, texts: Sequence[str] = (), n_best: int = 1) -> None:
+        """Check the API key and the texts of a request, and log the size of the texts.
 
-    def loggable(self, name: str | None) -> str | None:
-        """Return a language code or model name for the log; unknown names could be texts of users."""
-        if name is None or name in {model.name for model in self.models.all}:
-            return name
-        return match_language(name, self.models.languages) or "unknown"
+        Raises:
+            ApiError: The key is missing or invalid, its rate limit is exceeded, or the texts exceed a limit.
+        """
+        if self.keys is not None:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            holder = self.keys.admit(token.strip() if key is None and scheme.lower() == "bearer" else key)
+            request.state.key_holder, request.state.client = holder, f"key {holder.name}"
+            request.state.log_fields["key"] = holder.name
+        if texts:
+            self._check_texts(request, texts, n_best)
 
-    def check_texts(self, request: Request, texts: Sequence[str], n_best: int = 1) -> None:
-        """Log the size of the texts of a request, and raise an `ApiError` if they exceed a limit."""
-        characters = sum(map(len, texts))
-        log_fields(request).update(texts=len(texts), characters=characters)
+    def _check_texts(self, request: Request, texts: Sequence[str], n_best: int) -> None:
+        limits, characters = self.limits, sum(map(len, texts))
+        request.state.log_fields.update(texts=len(texts), characters=characters)
         if self.config.log_text:
-            log_fields(request)["text"] = list(texts)
-        limits = self.limits
+            request.state.log_fields["text"] = list(texts)
         if len(texts) > limits.items:
             raise bad_request(f"Invalid request: request ({len(texts)}) exceeds text limit ({limits.items})")
         if characters > limits.characters:
@@ -99,11 +91,11 @@ class Service:
         if n_best - 1 > limits.alternatives:
             raise bad_request(f"Invalid request: alternatives ({n_best - 1}) exceed the limit ({limits.alternatives})")
 
-    def check_sentences(self, count: int) -> None:
-        """Raise an `ApiError` if a request has too many sentences."""
-        limit = self.limits.sentences
-        if count > limit:
-            raise bad_request(f"Invalid request: request ({count}) exceeds sentence limit ({limit})")
+    def loggable(self, name: str | None) -> str | None:
+        """Return a language code or model name for the log; unknown names could be texts of users."""
+        if name is None or name in {model.name for model in self.models.all}:
+            return name
+        return match_language(name, self.models.languages) or "unknown"
 
     async def measure_images(self, images: Sequence[bytes]) -> list[int]:
         """Return the sizes of the jobs of images, and raise an `ApiError` if they have too many pixels."""
@@ -113,37 +105,68 @@ class Service:
             raise bad_request(message, "pixels")
         return [1 + count // PIXELS_PER_TOKEN for count in pixels]
 
-    async def translate(
+    async def parse(
         self,
         request: Request,
         model: ServedModel,
         texts: Sequence[str],
+        n_best: int,
         format: Format = "text",
-        n_best: int = 1,
         split: bool = True,
         alignments: bool = False,
-    ) -> list[TranslatedDocument]:
-        """Split each text into sentences and translate them."""
+    ) -> tuple[list[Document], list[Job]]:
+        """Split texts into sentences; return a document for each text, and a job for each sentence."""
         builder = model.job_builder
         assert builder is not None
         if format == "html":  # in a thread: malicious markup can take 250 ms to parse
             documents = [await asyncio.to_thread(builder.parse, text, format) for text in texts]
         else:
             documents = [builder.parse(text, format, split, alignments) for text in texts]
-        if model.info.engine != "regard" and any(s.needs_alignment for one in documents for s in one.sentences):
+        sentences = [sentence for document in documents for sentence in document.sentences]
+        if model.info.engine != "regard" and any(sentence.needs_alignment for sentence in sentences):
             feature = "markup within sentences" if format == "html" else "alignments"
             raise bad_request(f"{model.name} runs on {model.info.engine}, which does not support {feature}")
-        self.check_sentences(sum(len(document.sentences) for document in documents))
-        jobs = [job for document in documents for job in builder.translation_jobs(document, n_best)]
-        results = iter(await model.batcher.submit(jobs, client_of(request)))
+        if len(sentences) > self.limits.sentences:
+            limit = self.limits.sentences
+            raise bad_request(f"Invalid request: request ({len(sentences)}) exceeds sentence limit ({limit})")
+        if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
+            log_fields = request.state.log_fields
+            log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
+        return documents, [job for document in documents for job in builder.translation_jobs(document, n_best)]
+
+    async def translate(
+        self, request: Request, model: ServedModel, texts: Sequence[str], n_best: int, **options: Any
+    ) -> list[TranslatedDocument]:
+        """Split each text into sentences and translate them; see `parse` for the options."""
+        documents, jobs = await self.parse(request, model, texts, n_best, **options)
+        results = iter(await self.run(request, model, jobs))
+        assert model.job_builder is not None
         return [
             TranslatedDocument(
                 document,
                 [next(results) for _ in document.sentences],
-                [builder.length_warning(sentence) for sentence in document.sentences],
+                [model.job_builder.length_warning(sentence) for sentence in document.sentences],
             )
             for document in documents
         ]
+
+    async def run(self, request: Request, model: ServedModel, jobs: Sequence[Job]) -> list[Any]:
+        """Return the results of the jobs of a request. If the client disconnects, they are dropped."""
+        task = asyncio.ensure_future(model.batcher.submit(jobs, request.state.client))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
+        try:
+            await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise disconnected()
+            return task.result()
+        finally:
+            task.cancel()
+            disconnect.cancel()
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _get_service(request: Request) -> Service:
@@ -153,51 +176,3 @@ async def _get_service(request: Request) -> Service:
 
 ServiceDependency = Annotated[Service, Depends(_get_service)]
 """Parameter type with which FastAPI passes the service to an endpoint."""
-
-
-def log_fields(request: Request) -> dict[str, Any]:
-    """Return the fields of the log line of a request, to be extended."""
-    fields: dict[str, Any] = request.scope.setdefault("regard.log_fields", {})
-    return fields
-
-
-def client_of(request: Request) -> str:
-    """Return the name by which clients take turns: that of the key, or the address."""
-    client: str = request.scope.get("regard.client", "")
-    return client
-
-
-def log_length_warnings(request: Request, documents: Mapping[int, TranslatedDocument]) -> list[str]:
-    """Log the number of sentences that are longer than those of the training data, and return the warnings.
-
-    Args:
-        request: The request.
-        documents: Translated texts by their index in the request.
-    """
-    warnings = [
-        f"text {index + 1}, sentence {number}: {warning}"
-        for index, document in sorted(documents.items())
-        for number, warning in enumerate(document.warnings, 1)
-        if warning is not None
-    ]
-    if warnings:
-        log_fields(request)["long_sentences"] = len(warnings)
-    return warnings
-
-
-async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
-    """Await the result of some work. If the client disconnects, cancel the work and raise an `ApiError`."""
-    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise disconnected()
-        return task.result()
-    finally:
-        task.cancel()
-        disconnect.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

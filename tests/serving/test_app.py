@@ -22,11 +22,12 @@ from regard.serving.config import Limits, ServingConfig, split_cores
 from regard.serving.errors import ApiError
 from regard.serving.keys import make_key
 from regard.serving.messages import LoadRequest
-from regard.serving.middleware import RequestSlots
+from regard.serving.middleware import AdmissionGate, RequestSlots
 from regard.serving.served_models import ServedModels
 from regard.serving.service import Service
 from regard.serving.telemetry import JsonFormatter, Metrics
 from regard.serving.worker import WorkerDiedError
+from tests.asynchronous import run_in_thread
 from tests.serving.conftest import FakeWorker
 from tests.serving.server_process import wait_until
 
@@ -436,6 +437,31 @@ def test_slow_senders_and_slow_readers_hold_no_slot(open_client: OpenClient) -> 
             assert request.status == 200
 
 
+def test_few_requests_are_admitted_per_iteration_and_short_ones_first() -> None:
+    async def main() -> tuple[list[str], int]:
+        gate, admitted, most = AdmissionGate(per_iteration=2), list[str](), 0
+
+        async def send(name: str, client: str, size: int) -> None:
+            await gate.enter(client, size)
+            admitted.append(name)
+
+        large = [asyncio.create_task(send(f"large {i}", "a", 1000)) for i in range(20)]
+        others = [asyncio.create_task(send("short", "a", 0)), asyncio.create_task(send("other", "b", 1000))]
+        await asyncio.sleep(0)  # all requests wait
+        large[-1].cancel()
+        while not all(task.done() for task in large + others):
+            before = len(admitted)
+            await asyncio.sleep(0)
+            most = max(most, len(admitted) - before)
+        return admitted, most
+
+    admitted, most = run_in_thread(main())
+    assert most == 2
+    assert admitted.index("other") < 4
+    assert admitted.index("short") < 4
+    assert len(admitted) == 21
+
+
 def test_clients_share_the_slots() -> None:
     slots = RequestSlots(4)
     ends = [slots.take("ann") for _ in range(4)]
@@ -489,11 +515,13 @@ def test_exceeded_deadlines_return_504(open_client: OpenClient) -> None:
 
 def test_unexpected_errors_do_not_reveal_texts(open_client: OpenClient, monkeypatch: Any) -> None:
     with open_client() as client:
-        monkeypatch.setattr(client.service, "check_texts", lambda *_: 1 / 0)
+        monkeypatch.setattr(client.service, "check_request", lambda *_: 1 / 0)
         response = translate(client, "secret")
         assert response.status_code == 500
         assert "secret" not in response.text
         assert list(response.json()) == ["error"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert 'regard_requests_total{endpoint="/translate",status="500"} 1.0' in client.get("/metrics").text
 
 
 # Our API
