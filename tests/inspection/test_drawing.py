@@ -90,6 +90,23 @@ def test_panels_do_not_overlap() -> None:
     assert len({y for _, y in origins}) == 3
 
 
+def test_labels_have_room_beside_above_and_after_the_cells() -> None:
+    wide, narrow = ["我们喜欢苹果", "a"], ["a", "b"]
+
+    def sizes(sources: list[str], targets: list[str]) -> tuple[float, float, float, float]:
+        svg = draw_heads(weights(H=2, T=2, S=2), sources, targets, "title", columns=1)
+        left, above = (float(cells(svg)[0].attrib[key]) for key in ("x", "y"))
+        _, _, width, height = map(float, ElementTree.fromstring(svg).attrib["viewBox"].split())
+        return left, above, width, height
+
+    left, above, width, height = sizes(narrow, narrow)
+    assert (left, above) == (16 + 8, 40 + 6)
+    assert (width, height) == (left + 2 * 22 + 5 + 16 + 16, 2 * (above + 2 * 22 + 16) + 48)
+    assert sizes(narrow, wide)[:2] == (16 + 6 * 14, above)
+    assert sizes(wide, narrow)[:3] == (left, 40 + 67, width)
+    assert sizes(wide[::-1], narrow)[2] == width - 5 + 58  # the last label extends beyond the map
+
+
 @pytest.mark.parametrize(("sources", "targets"), [(SOURCES[:2], TARGETS), (SOURCES, [*TARGETS, "苹果"]), ([], [])])
 def test_wrong_number_of_labels_is_rejected(sources: list[str], targets: list[str]) -> None:
     with pytest.raises(ValueError, match=f"2 × 3 do not fit {len(targets)} × {len(sources)}"):
