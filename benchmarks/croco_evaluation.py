@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.random import SceneRandom
 from regard.data.two_view.stereo import StereoPair, read_scenes
 from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
-from regard.inspection.two_view import draw_matches, draw_reconstructions, find_peaks
+from regard.inspection.two_view import draw_matches, find_peaks, to_image
+from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
@@ -26,6 +28,8 @@ from regard.training.tasks.registry import load_recipe
 LAYER_SCENES, TEST, LARGE_BASELINE, DISJOINT = (factor * HELD_OUT for factor in (2, 3, 4, 5))
 """First index of the scenes that select the layer, that resemble training, of largest baseline, without overlap."""
 BATCH = 128
+GAP = 4
+"""Pixels between the images of `draw_reconstructions`."""
 MAX_SAME_POSITION = 0.45
 """If the same position is correct more often than this, correct attention peaks prove little."""
 PHOTO_SCALE = 2
@@ -153,3 +157,41 @@ def draw(out: Path, name: str, model: CroCo, pairs: LabelledPairs, mask_ratio: f
     for row in range(min(2, len(view1))):
         image = draw_matches(view1, views2["true"], peaks, model.config.patch, row)
         image.save(out / f"{name}-matches-{row}.png")
+
+
+@torch.no_grad()
+def draw_reconstructions(model: CroCo, view1: Tensor, visible: Tensor, second_views: list[Tensor]) -> Image.Image:
+    """Draw masked first views and their reconstructions with several second views, one row per pair.
+
+    Reconstructed patches are drawn with the mean and variance of the true patches, which the model does not predict.
+
+    Args:
+        model: With a pixel head.
+        view1: Pixels between 0 and 1, (B, 3, H, W).
+        visible: Indices of the visible patches of the first view, (B, K).
+        second_views: Second views, each like `view1`.
+
+    Returns:
+        Columns: masked first view; each second view followed by the reconstruction; complete first view.
+    """
+    patches = patchify(view1, model.patch_embedding.patch).shape[1]
+    is_visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, visible, True)
+    columns = [_mix_patches(model, is_visible, view1, torch.full_like(view1, 0.85))]
+    for view2 in second_views:
+        reconstruction = model.unnormalise_patches(model(view1, view2, visible).float(), view1)
+        columns += [view2, _mix_patches(model, is_visible, view1, reconstruction)]
+    columns.append(view1)
+    images = [[to_image(column[row], 2) for column in columns] for row in range(len(view1))]
+    width, height = images[0][0].size
+    sheet = Image.new("RGB", ((width + GAP) * len(columns) - GAP, (height + GAP) * len(view1) - GAP), "white")
+    for y, row_images in enumerate(images):
+        for x, image in enumerate(row_images):
+            sheet.paste(image, (x * (width + GAP), y * (height + GAP)))
+    return sheet
+
+
+def _mix_patches(model: CroCo, is_visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """Combine the visible patches of one image with the other patches of another."""
+    size = model.patch_embedding.patch
+    mixed = torch.where(is_visible[..., None], patchify(inside, size), patchify(outside, size))
+    return unpatchify(mixed, model.patch_embedding.grid(inside), size)

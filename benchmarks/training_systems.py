@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from training_workload import BOS, END, PAD, Layout
 
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
 from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig

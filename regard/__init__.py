@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.attention.core import Kind, attend, attention_scores, attention_weights
-    from regard.attention.kinds import KindSettings
+    from regard.attention.core import attend, attention_scores, attention_weights
+    from regard.attention.kinds import Kind, KindSettings
     from regard.attention.masks import Mask, Packed, Padded
     from regard.attention.multi_head import Attention
     from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D, grid_positions
@@ -47,7 +47,7 @@ _MODULES = {
     "FeedForward": "regard.layers",
     "Hypothesis": "regard.pipelines.hypothesis",
     "ImageModel": "regard.layers",
-    "Kind": "regard.attention.core",
+    "Kind": "regard.attention.kinds",
     "KindSettings": "regard.attention.kinds",
     "Learned": "regard.attention.positions",
     "LossSum": "regard.training.task",

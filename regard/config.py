@@ -36,6 +36,13 @@ class Settings(BaseModel):
         """Return a copy with changed values, which are validated."""
         return self.parse(self.model_dump() | values, type(self).__name__)
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield the fields that differ from their defaults, so that `repr` is short."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
+                yield name, value
+
 
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
     """Return an error message that suggests the most similar known key, or lists the known keys of the group."""

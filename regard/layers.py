@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import Cache, KeyValues
+from regard.attention.kinds import Cache, KeyValues
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings
@@ -51,6 +51,13 @@ class Model(nn.Module):
         annotations = (inspect.get_annotations(base, eval_str=True) for base in cls.__mro__ if issubclass(base, Model))
         config: type[Settings] = next(found["config"] for found in annotations if "config" in found)
         return config
+
+
+def describe_model(model: nn.Module) -> str:
+    """Return the class, number of parameters and device of a model, for `repr`."""
+    parameters = list(model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
+    return f"{type(model).__name__}, {count / 1e6:.2f} M parameters, {parameters[0].device}"
 
 
 class FeedForward(nn.Module):

@@ -33,7 +33,7 @@ _REGISTRIES: dict[str, "Registry[Any]"] = {}
 _FILES: dict[Path, ModuleType] = {}
 
 
-class Registry(Mapping[str, Registered]):
+class Registry(dict[str, Registered]):
     """Classes by the name under which recipes and model folders refer to them, in the order of registration.
 
     Args:
@@ -42,8 +42,8 @@ class Registry(Mapping[str, Registered]):
     """
 
     def __init__(self, noun: str, name_of: Callable[[Registered], str]) -> None:
+        super().__init__()
         self.noun, self.name_of = noun, name_of
-        self._classes: dict[str, Registered] = {}
         _REGISTRIES[noun] = self
 
     def add(self, cls: Registered) -> Registered:
@@ -53,29 +53,28 @@ class Registry(Mapping[str, Registered]):
             UserError: The name belongs to another class.
         """
         name = self.name_of(cls)
-        other = self._classes.get(name, cls)
+        other = self.get(name, cls)
         if (_file_of(other), other.__qualname__) != (_file_of(cls), cls.__qualname__):
             owner = _origin(other) or "regard"
             raise UserError(f"{cls.__name__}: {owner} already has the {self.noun} {name}; choose another name")
-        self._classes[name] = cls
+        self[name] = cls
         return cls
 
-    def __getitem__(self, name: str) -> Registered:
-        if name not in self._classes:
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
             _import_installed()
-        return self._classes[name]
+        return super().__contains__(name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._classes))  # a lookup meanwhile may import extensions
+    def __missing__(self, name: str) -> Registered:
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
 
     def explain(self, name: object, known: Iterable[str] | None = None) -> str:
         """Return the part of an error message that lists the known names, by default all, instead of an unknown one."""
         known = list(self if known is None else known)
-        is_new = isinstance(name, str) and name not in self._classes and not difflib.get_close_matches(name, known, 1)
+        is_new = isinstance(name, str) and name not in self and not difflib.get_close_matches(name, known, 1)
         return f"one of {', '.join(known)}" + ("; give an extension that has it with --import" if is_new else "")
-
-    def __len__(self) -> int:
-        return len(self._classes)
 
 
 def name_of_settings(settings: Any) -> str:

@@ -26,11 +26,13 @@ def extensions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setenv(registry.VARIABLE, "")  # what a test sets is restored
     monkeypatch.delenv(registry.VARIABLE)
     monkeypatch.setattr(registry, "_FILES", {})
-    for one in registry._REGISTRIES.values():
-        monkeypatch.setattr(one, "_classes", dict(one._classes))
+    registered = {noun: dict(one) for noun, one in registry._REGISTRIES.items()}
     registry._import_installed.cache_clear()
     modules = set(sys.modules)
     yield tmp_path
+    for noun, classes in registered.items():
+        registry._REGISTRIES[noun].clear()
+        registry._REGISTRIES[noun].update(classes)
     registry._import_installed.cache_clear()
     for name in set(sys.modules) - modules:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):

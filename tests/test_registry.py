@@ -27,7 +27,7 @@ from tests.images import image_recipe
 KIND = """
 from typing import Literal
 import regard
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 
 @regard.register
 class Settings(regard.KindSettings):
@@ -47,8 +47,8 @@ def own_model() -> regard.Transformer:
 def forget_extensions() -> None:
     """Remove what a test has registered, as in a new process."""
     for one in registry._REGISTRIES.values():
-        for name in [name for name, cls in one._classes.items() if registry._origin(cls) is not None]:
-            del one._classes[name]
+        for name in [name for name, cls in one.items() if registry._origin(cls) is not None]:
+            del one[name]
     registry._FILES.clear()
     registry._import_installed.cache_clear()
     os.environ.pop(registry.VARIABLE, None)

@@ -7,7 +7,9 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from regard.attention.kinds import LinearSettings, LocalSettings, RoutingSettings
+from regard.attention.linear import LinearSettings
+from regard.attention.local import LocalSettings
+from regard.attention.routing import RoutingSettings
 from regard.data.images.augmentation import PRESETS, AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
 from regard.decoding.config import NATSettings

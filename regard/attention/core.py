@@ -1,22 +1,16 @@
-"""`attend()`: scaled dot-product attention, softmax(q kᵀ · scale + bias) v; the interface of kinds; full attention.
+"""`attend()`: scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
 
 `_reference` is the formula and defines the result. The other implementations compute the same more efficiently;
 tests/contracts compares them with the reference. `regard.ops.dispatch` selects the fastest one.
 
-A `Kind` is a form of attention with its cache for decoding. `Full` is the one defined by `attend`.
-
 Shapes: B batch, H heads, T queries, S keys, D head width, V width of the values; B is 1 for a packed batch.
 """
 
-from __future__ import annotations
-
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -30,16 +24,12 @@ from regard.ops.decode_attention import decode_attention
 from regard.ops.dispatch import AttentionPath, select_attention
 from regard.ops.dropout import drop
 from regard.ops.key_ranges import KeyRanges
-from regard.ops.varlen_attention import attend_key_ranges, attend_projections, split_projections
+from regard.ops.varlen_attention import attend_key_ranges
 
 PATHS = get_args(AttentionPath)
 ALLOW_ALL = Mask()
 Bias = Tensor | None
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-CAPACITY = 32
-"""Initial size of a cache, in tokens per hypothesis."""
-Hook = Callable[[Tensor, Tensor, Tensor, Mask], None] | None
-"""Called with q, k, v and the mask before attention is computed."""
 
 
 def attend(
@@ -110,6 +100,18 @@ def _check_type(mask: Mask) -> None:
         raise TypeError(f"mask must be a Mask, not a {type(mask).__name__}; pass a boolean tensor as Mask(allowed=...)")
 
 
+def check_at_least(kind: str, name: str, value: int, minimum: int) -> None:
+    """Raise ValueError unless the value is an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{kind}: {name} must be an integer of at least {minimum}, not {value!r}")
+
+
+def check_choice(kind: str, name: str, value: object, choices: Collection[str]) -> None:
+    """Raise ValueError unless the value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{kind}: {name} must be one of {', '.join(choices)}, not {value!r}")
+
+
 def _move_exclusions(bias: Bias, mask: Mask) -> tuple[Bias, Mask]:
     """Replace -inf in the bias by an exclusion in the mask, so that all implementations treat them alike."""
     if bias is None:
@@ -118,39 +120,42 @@ def _move_exclusions(bias: Bias, mask: Mask) -> tuple[Bias, Mask]:
     return bias.masked_fill(excluded, 0.0), mask & Mask(allowed=~excluded)
 
 
-def attention_weights(
-    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Bias = None
-) -> Tensor:
-    """Return the weights softmax(q kᵀ · scale + bias), (B, H, T, S), in float32 or better."""
-    mask = ALLOW_ALL if mask is None else mask
-    _check_type(mask)
-    bias, mask = _move_exclusions(bias, mask)
-    scores = _compute_scores(q, k, scale, bias)
-    allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
-    if allowed is None:
-        return scores.softmax(-1)
-    # The lowest finite number instead of -inf, because the softmax of a row of -inf is NaN. The second fill sets
-    # excluded weights to exactly zero, in fully masked rows too, and stops their gradients.
-    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~allowed, 0.0)
+# The formula
 
 
 def attention_scores(
-    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Tensor | None = None
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Bias = None
 ) -> Tensor:
-    """Return the argument of the softmax, q kᵀ · scale + bias, (B, H, T, S), with -inf for excluded keys."""
+    """Return q kᵀ · scale + bias, (B, H, T, S), with -inf for excluded keys, in float32 or better."""
     mask = ALLOW_ALL if mask is None else mask
     _check_type(mask)
-    scores = _compute_scores(q, k, scale, bias)
-    allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
-    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
-
-
-def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Bias) -> Tensor:
     precise = torch.promote_types(q.dtype, torch.float32)  # float32, or float64 if q is float64
     with torch.autocast(q.device.type, enabled=False):
         scores = q.to(precise) @ k.to(precise).transpose(-2, -1)
     scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    return scores if bias is None else scores + bias
+    scores = scores if bias is None else scores + bias
+    allowed = mask.dense(q.shape[-2], k.shape[-2], q.device)
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Mask | None = None, *, scale: float | None = None, bias: Bias = None
+) -> Tensor:
+    """Return the weights softmax(q kᵀ · scale + bias), (B, H, T, S); those of a fully masked query are zero."""
+    return softmax_of_scores(attention_scores(q, k, mask, scale=scale, bias=bias))
+
+
+def softmax_of_scores(scores: Tensor) -> Tensor:
+    """Return the weights of scores, (B, H, T, S), in which -inf excludes a key."""
+    # The lowest finite number instead of -inf, because the softmax of a row of -inf is NaN. The second fill sets
+    # excluded weights to exactly zero, in fully masked rows too, and stops their gradients.
+    excluded = scores == -math.inf
+    return scores.masked_fill(excluded, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(excluded, 0.0)
+
+
+def apply_weights(weights: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """Return the context, (B, H, T, V), in the dtype of the values."""
+    return (drop(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
 
 
 # Implementations
@@ -158,8 +163,7 @@ def _compute_scores(q: Tensor, k: Tensor, scale: float | None, bias: Bias) -> Te
 
 def _reference(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
     """Attend by the formula, with scores and weights in float32 or better."""
-    weights = attention_weights(q, k, mask, scale=scale, bias=bias)
-    return (drop(weights, dropout) @ v.to(weights.dtype)).to(v.dtype)
+    return apply_weights(attention_weights(q, k, mask, scale=scale, bias=bias), v, dropout)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float, bias: Bias) -> Tensor:
@@ -295,10 +299,11 @@ def _triton_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dr
         raise ValueError(
             "path='triton_varlen' supports heads of up to 128 features on a GPU, without bias or dense mask"
         )
-    return attend_key_ranges(q, k, v, _key_ranges(mask), scale, dropout)[..., :V]
+    return attend_key_ranges(q, k, v, key_ranges(mask), scale, dropout)[..., :V]
 
 
-def _key_ranges(mask: Mask) -> KeyRanges:
+def key_ranges(mask: Mask) -> KeyRanges:
+    """Return the key range of every query of a packed batch."""
     return mask.cached(("key ranges",), lambda: KeyRanges.of(mask))
 
 
@@ -326,207 +331,3 @@ IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, flo
     "flash_varlen": _flash_varlen,
     "triton_varlen": _triton_varlen,
 }
-
-
-# Kinds of attention
-
-
-class Kind(ABC):
-    """How queries, keys and values become a context. `Attention` adds projections, heads and rotary embeddings.
-
-    A subclass defines `scores`; the other methods follow from it and are overridden where something else is faster.
-    """
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        """Return the context, (B, H, T, D)."""
-        check_inputs(q, k, v, mask)
-        weights = drop(self.weights(q, k, mask), dropout)
-        return (weights @ v.to(weights.dtype)).to(v.dtype)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        """Return the attention weights, (B, H, T, S): the softmax of the scores, and zeros in fully masked rows."""
-        scores = self.scores(q, k, mask)
-        excluded = scores == -math.inf
-        return scores.masked_fill(excluded, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(excluded, 0.0)
-
-    @abstractmethod
-    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        """Return the scaled scores, (B, H, T, S). Masked scores are -inf before a softmax and 0 otherwise."""
-
-    def start_cache(self, beam_width: int = 1, keep_all: bool = False) -> Cache:
-        """Return an empty cache for decoding.
-
-        Args:
-            beam_width: Number of hypotheses per sentence.
-            keep_all: Whether to keep keys that are no longer needed, because a hook reads them.
-        """
-        return KVCache(self, CAPACITY * beam_width)
-
-    def attend_projected(
-        self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
-    ) -> Tensor | None:
-        """Return the context computed from fused projections, or None to request separate q, k and v.
-
-        The projections are [qkv], (B, T, 3 · H · D), for self-attention and [q, kv] for cross-attention.
-        """
-        return None
-
-
-@dataclass(frozen=True)
-class Full(Kind):
-    """Full attention: every query attends to every key that the mask allows.
-
-    Args:
-        scale: Factor on the scores; 1/√D by default.
-        path: Implementation to use; "auto" selects the fastest.
-    """
-
-    scale: float | None = None
-    path: AttentionPath = "auto"
-
-    def __post_init__(self) -> None:
-        check_choice("full attention", "path", self.path, PATHS)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return attention_weights(q, k, mask, scale=self.scale)
-
-    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return attention_scores(q, k, mask, scale=self.scale)
-
-    def attend_projected(
-        self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
-    ) -> Tensor | None:
-        if self.path != "auto" or not mask.packed:
-            return None
-        parts = (3,) if len(projections) == 1 else (1, 2)
-        D = projections[-1].shape[-1] // (heads * parts[-1])
-        projections = [x.view(*x.shape[:2], n, heads, D) for x, n in zip(projections, parts, strict=True)]
-        q, k, v = split_projections(projections)
-        if select_attention(q, k, v, mask, dropout, None) != "triton_varlen":
-            return None
-        scale = 1 / math.sqrt(D) if self.scale is None else self.scale
-        return attend_projections(projections, _key_ranges(mask), scale, dropout)
-
-
-def check_at_least(kind: str, name: str, value: int, minimum: int) -> None:
-    """Raise ValueError unless the value is an integer of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{kind}: {name} must be an integer of at least {minimum}, not {value!r}")
-
-
-def check_choice(kind: str, name: str, value: object, choices: Collection[str]) -> None:
-    """Raise ValueError unless the value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{kind}: {name} must be one of {', '.join(choices)}, not {value!r}")
-
-
-# Caches for decoding
-#
-# `Attention` passes the queries, keys and values of new tokens to `Cache.attend`, which stores them and returns the
-# context. In beam search, a row of the batch is a sentence, and each step adds one token per hypothesis.
-
-
-class Cache(Protocol):
-    """What `Attention` and beam search need of a cache.
-
-    Attributes:
-        length: Number of tokens appended to each row.
-    """
-
-    length: int
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
-        """Store the keys and values of new tokens, (B, H, T, D), and return the context of their queries.
-
-        The mask refers to all stored keys, and the hook receives all of them.
-        """
-
-    def reorder(self, rows: Tensor, sentences: Tensor | None) -> Cache:
-        """Return the cache after beam search has reordered the hypotheses.
-
-        Args:
-            rows: Previous index of every hypothesis.
-            sentences: Previous index of every remaining sentence; None if all remain.
-        """
-
-
-class KeyValues(NamedTuple):
-    """Projected keys and values, (B, H, S, D) each."""
-
-    keys: Tensor
-    values: Tensor
-
-    def select(self, rows: Tensor) -> KeyValues:
-        return KeyValues(self.keys[rows], self.values[rows])
-
-
-class KVCache:
-    """Keys and values of all tokens, or of the tokens within a window, in a buffer that grows by doubling.
-
-    All hypotheses of a sentence share its row: the mask selects the keys that belong to each of them, so beam search
-    never moves a key.
-
-    Args:
-        kind: Function that attends to the stored keys, (q, k, v, mask, dropout) -> context.
-        capacity: Number of tokens in the initial buffer.
-        window: Number of tokens before the new ones that may still be attended to. Earlier tokens are evicted when the
-            buffer is full, so that its size stays bounded. None keeps all tokens.
-    """
-
-    def __init__(self, kind: Callable[..., Tensor], capacity: int = 32, window: int | None = None) -> None:
-        self.kind, self.capacity, self.window = kind, capacity, window
-        self.length = 0
-        self.stored = 0  # the last of the `length` tokens, which are still in the buffer
-        self._buffers: list[Tensor] = []  # keys and values, (B, H, capacity, D) each; empty before the first token
-
-    @property
-    def evicted(self) -> bool:
-        """Whether tokens outside the window have been removed."""
-        return self.stored < self.length
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0, hook: Hook = None) -> Tensor:
-        k, v = self.append(k, v)
-        if hook is not None:
-            if self.evicted:
-                raise ValueError("keys outside the window were evicted before the hook was set; set it before decoding")
-            hook(q, k, v, mask)
-        return self.kind(q, k, v, mask.last_keys(k.shape[-2]) if self.evicted else mask, dropout)
-
-    def append(self, k: Tensor, v: Tensor) -> KeyValues:
-        """Store the keys and values of new tokens, and return views of all stored ones."""
-        new = k.shape[-2]
-        if not self._buffers or self.stored + new > self._buffers[0].shape[-2]:
-            self._grow(k, v)
-        start, self.stored, self.length = self.stored, self.stored + new, self.length + new
-        for buffer, x in zip(self._buffers, (k, v), strict=True):
-            buffer.narrow(-2, start, new).copy_(x)
-        keys, values = (buffer.narrow(-2, 0, self.stored) for buffer in self._buffers)
-        return KeyValues(keys, values)
-
-    def _grow(self, *new: Tensor) -> None:
-        """Allocate buffers with room for new keys and values, and copy the tokens that are still needed."""
-        kept = self.stored if self.window is None else min(self.stored, self.window)
-        needed = kept + new[0].shape[-2]
-        if self._buffers and needed > self.capacity // 2:  # they would soon be full again
-            self.capacity *= 2
-        self.capacity = max(self.capacity, needed)
-        grown = [x.new_empty(*x.shape[:2], self.capacity, x.shape[-1]) for x in new]
-        for buffer, old in zip(grown, self._buffers, strict=False):
-            buffer[..., :kept, :] = old[..., self.stored - kept : self.stored, :]
-        self._buffers, self.stored = grown, kept
-
-    def reorder(self, rows: Tensor, sentences: Tensor | None) -> KVCache:
-        return self if sentences is None else self.select(sentences)
-
-    def select(self, rows: Tensor) -> KVCache:
-        """Return a copy with the given rows, which may repeat."""
-        selected = KVCache(self.kind, self.capacity, self.window)
-        selected.length, selected.stored = self.length, self.stored
-        for buffer in self._buffers:
-            copy = buffer.new_empty(len(rows), *buffer.shape[1:])
-            copy[..., : self.stored, :] = buffer[..., : self.stored, :].index_select(0, rows)
-            selected._buffers.append(copy)
-        return selected

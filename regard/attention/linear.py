@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.core import Hook, Kind, check_at_least, check_choice, check_inputs
+from regard.attention.core import apply_weights, check_at_least, check_choice, check_inputs
+from regard.attention.kinds import Hook, Kind, KindSettings
 from regard.attention.masks import Mask, Padded
-from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
+from regard.attention.packing import attend_padded
 from regard.ops import dispatch
 from regard.ops.linear_attention import linear_attention
+from regard.registry import register
 
 Features = Literal["elu", "random", "plain"]
 LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]
@@ -67,12 +70,9 @@ class Linear(nn.Module, Kind):
         check_inputs(q, k, v, mask)
         if dropout:
             raise ValueError("linear attention does not support attention dropout, because it computes no weights")
-        rows = self_attention_rows(mask)
-        if rows is not None and self.path != "quadratic":
-            layout, mask = rows
-            q, k, v = (pad_packed(x, layout) for x in (q, k, v))
-            return pack_padded(self._attend(q, k, v, mask), layout)
-        return self._attend(q, k, v, mask)
+        if self.path == "quadratic":
+            return apply_weights(self.weights(q, k, mask), v)
+        return attend_padded(self._attend, q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         scores = self.scores(q, k, mask)
@@ -98,10 +98,9 @@ class Linear(nn.Module, Kind):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         T, S = q.shape[-2], k.shape[-2]
-        quadratic = self.path == "quadratic" or mask.window is not None or mask.allowed is not None or mask.packed
-        if quadratic or not (q.numel() and v.numel()) or (mask.causal and T > S):
-            weights = self.weights(q, k, mask)
-            return (weights @ v.to(weights.dtype)).to(v.dtype)
+        quadratic = mask.window is not None or mask.allowed is not None or mask.packed or (mask.causal and T > S)
+        if quadratic or not (q.numel() and v.numel()):
+            return apply_weights(self.weights(q, k, mask), v)
         if self.path == "kernel" or (self.path == "auto" and self._kernel_applies(q, k, v, mask)):
             return self._attend_by_kernel(q, k, v, mask)
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
@@ -312,3 +311,30 @@ class LinearCache:
         reordered.length = self.length
         reordered.state = None if self.state is None else self.state.select(rows)
         return reordered
+
+
+# Settings
+
+
+@register
+class LinearSettings(KindSettings):
+    """Every token attends to all others through a sum of constant size."""
+
+    kind: Literal["linear"] = "linear"
+    features: Features = Field(
+        "elu", description="feature map: elu (elu(x) + 1), random (approximates softmax) or plain (the identity)"
+    )
+    size: int | None = Field(None, gt=0, description="number of random features; about D log D by default")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_size(self.features, self.size)
+        return self
+
+    def check(self, qk_scale: float | None, attention_dropout: float) -> None:
+        if attention_dropout:
+            raise ValueError("attention_dropout must be 0 for linear attention, which computes no attention weights")
+        check_scale(self.features, qk_scale)
+
+    def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
+        return Linear(width, self.features, self.size, scale)

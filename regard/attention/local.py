@@ -8,26 +8,20 @@ Shapes: B batch, H heads, T queries, S keys, D head width, N tokens, n blocks of
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import BeforeValidator, Field, NonNegativeInt
 from torch import Tensor
 
-from regard.attention.core import (
-    CAPACITY,
-    Kind,
-    KVCache,
-    attend,
-    attention_scores,
-    attention_weights,
-    check_at_least,
-    check_choice,
-    check_inputs,
-)
+from regard.attention.core import attend, attention_scores, check_at_least, check_choice, check_inputs
+from regard.attention.kinds import CAPACITY, Kind, KindSettings, KVCache
 from regard.attention.masks import Mask, Packed, Padded, in_window
-from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
+from regard.attention.packing import attend_padded
 from regard.ops import dispatch
+from regard.registry import register
 
 LocalPath = Literal["auto", "reference", "dense", "blocks", "flash_varlen"]
 
@@ -70,15 +64,9 @@ class Local(Kind):
             return self._attend_flash_varlen(q, k, v, mask, dropout)
         if not _is_plain_self_attention(q, k, mask):
             raise ValueError("path='blocks' supports self-attention only, without a window or a dense part in the mask")
-        rows = self_attention_rows(mask) if self.global_tokens else None
-        if rows is not None:  # every sequence has its own global tokens, so packed sequences are padded first
-            layout, mask = rows
-            q, k, v = (pad_packed(x, layout) for x in (q, k, v))
-            return pack_padded(self._attend_blocks(q, k, v, mask, dropout), layout)
-        return self._attend_blocks(q, k, v, mask, dropout)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return attention_weights(q, k, self._add_window(mask, q, k), scale=self.scale)
+        attend_blocks = partial(self._attend_blocks, dropout=dropout)
+        # Every sequence has its own global tokens, so packed sequences are padded first.
+        return attend_padded(attend_blocks, q, k, v, mask) if self.global_tokens else attend_blocks(q, k, v, mask)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_scores(q, k, self._add_window(mask, q, k), scale=self.scale)
@@ -255,3 +243,29 @@ class _Blocks:
         n = math.ceil(N / (c * self.dilation))
         x = x.view(B, self.dilation, n, H, c, D).permute(0, 3, 2, 4, 1, 5)
         return x.reshape(B, H, n * c * self.dilation, D)[:, :, :N]
+
+
+# Settings
+
+
+def _both_sides(value: Any) -> Any:
+    if any(isinstance(part, bool) for part in (value if isinstance(value, list | tuple) else [value])):
+        raise ValueError(f"must be one integer or two, found {value}")
+    return (value, value) if isinstance(value, int) else value
+
+
+@register
+class LocalSettings(KindSettings):
+    """Every token attends to a window around its position."""
+
+    kind: Literal["local"] = "local"
+    window: Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_both_sides)] = Field(
+        (128, 128), description="tokens before and after the position of a token: one number, or [before, after]"
+    )
+    dilation: int = Field(1, ge=1, description="distance between consecutive tokens of the window")
+    global_tokens: int = Field(
+        0, ge=0, description="first tokens of a sequence, which attend to all tokens and to which all tokens attend"
+    )
+
+    def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
+        return Local(*self.window, self.dilation, self.global_tokens, scale)

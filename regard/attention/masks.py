@@ -52,6 +52,9 @@ class Padded:
     def to(self, device: torch.device) -> Padded:
         return Padded(self.lengths.to(device, non_blocking=True), self.size)
 
+    def __repr__(self) -> str:
+        return f"Padded(lengths={_first_values(self.lengths)}, size={self.size})"
+
 
 def pad_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Padded]:
     """Return token lists as one padded tensor with its layout."""
@@ -98,6 +101,17 @@ class Packed:
     def to(self, device: torch.device) -> Packed:
         return Packed(self.offsets.to(device, non_blocking=True), self.longest, self.size)
 
+    def __repr__(self) -> str:
+        return f"Packed(lengths={_first_values(self.lengths)}, longest={self.longest}, size={self.size})"
+
+
+def _first_values(values: Tensor, count: int = 8) -> str:
+    """Return the first values of a vector, or its shape if its values are not available."""
+    if values.is_meta or type(values) is not Tensor:
+        return str(tuple(values.shape))
+    more = ", …" if len(values) > count else ""
+    return f"[{', '.join(str(value) for value in values[:count].tolist())}{more}]"
+
 
 Layout = Padded | Packed
 Built = TypeVar("Built")
@@ -143,6 +157,17 @@ class Mask:
         if causal and queries is keys and not isinstance(keys, Packed):
             return cls(queries=queries, causal=True)  # padding follows the real tokens, so causality excludes it
         return cls(queries=queries, keys=keys, causal=causal)
+
+    def __repr__(self) -> str:
+        stated = {
+            "queries": self.queries,
+            "keys": self.keys,
+            "causal": self.causal or None,
+            "window": self.window,
+            "allowed": None if self.allowed is None else tuple(self.allowed.shape),
+            "beam_width": None if self.beam_width == 1 else self.beam_width,
+        }
+        return f"Mask({', '.join(f'{name}={value}' for name, value in stated.items() if value is not None)})"
 
     def check(self, B: int, H: int, T: int, S: int) -> None:
         """Raise ValueError unless the mask fits T queries and S keys."""

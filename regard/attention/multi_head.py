@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.core import Cache, Full, KeyValues, Kind
+from regard.attention.kinds import Cache, Full, KeyValues, Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import dispatch

@@ -3,6 +3,7 @@
 Shapes: B sequences, H heads, N tokens of the packed row, L tokens of the longest sequence, D head width.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -87,13 +88,13 @@ def packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
     return mask.queries, mask.keys
 
 
-def self_attention_rows(mask: Mask) -> tuple[Packed, Mask] | None:
-    """Return the layout of packed self-attention and its mask after `pad_packed`.
-
-    None if the batch is not packed, if queries and keys differ, or if the mask has a dense part.
-    """
+def attend_padded(
+    attend: Callable[[Tensor, Tensor, Tensor, Mask], Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Mask
+) -> Tensor:
+    """Return attend(q, k, v, mask); the sequences of packed self-attention without a dense mask are padded for it."""
     layout = mask.keys
     if not isinstance(layout, Packed) or mask.queries is not layout or mask.allowed is not None:
-        return None
-    rows = Padded(layout.lengths, layout.longest)
-    return layout, Mask(queries=rows, keys=rows, causal=mask.causal, window=mask.window)
+        return attend(q, k, v, mask)
+    index, rows = PaddedIndex.of(layout), Padded(layout.lengths, layout.longest)
+    q, k, v = (pad_packed(x, index) for x in (q, k, v))
+    return pack_padded(attend(q, k, v, Mask(rows, rows, mask.causal, mask.window)), index)

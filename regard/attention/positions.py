@@ -35,6 +35,9 @@ class Sinusoidal(nn.Module):
         # Captured CUDA graphs read the table at its address, so tables that were replaced by longer ones are kept.
         self._outgrown: dict[int, Tensor] = {}
 
+    def extra_repr(self) -> str:
+        return f"{self.width}, order={self.order}"
+
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """Return the encoding of each position; all positions are below `longest`."""
         return self.up_to(longest)[positions]
@@ -80,6 +83,9 @@ class Learned(nn.Module):
         self.weight = nn.Parameter(torch.empty(size, width))
         nn.init.normal_(self.weight, std=0.02)
 
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """Return the encoding of each position.
 
@@ -110,6 +116,9 @@ class Diagonal(nn.Module):
         self.table: Tensor
         diagonal = torch.arange(width, dtype=torch.float32) if scaled else torch.ones(width)
         self.register_buffer("table", diagonal.diag(), persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.table)}, scaled={bool(self.table[0, 0] == 0)}"
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
         """Return the encoding of each position; all positions are below `longest`."""
@@ -151,6 +160,9 @@ class Rotary(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.frequency = self._frequency(self.frequency.device)
         return self
+
+    def extra_repr(self) -> str:
+        return f"{self.head_width}, base={self.base:g}"
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
         """Rotate q or k; positions are (B, T) or (1, T)."""

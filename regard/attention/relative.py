@@ -6,7 +6,8 @@ Shapes: B windows of all images, H heads, T cells of a window, D head width.
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Kind, attend, attention_scores, attention_weights
+from regard.attention.core import attend, attention_scores
+from regard.attention.kinds import Kind
 from regard.attention.masks import Mask
 from regard.attention.positions import grid_positions
 
@@ -31,9 +32,6 @@ class Relative(nn.Module, Kind):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         bias = self.bias().to(q.dtype)
         return attend(q, k, v, mask, scale=self.scale, dropout=dropout, bias=bias, finite_bias=True)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return attention_weights(q, k, mask, scale=self.scale, bias=self.bias())
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_scores(q, k, mask, scale=self.scale, bias=self.bias())

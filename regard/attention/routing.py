@@ -11,28 +11,23 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C clusters, M members
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from regard.attention.core import (
-    Kind,
-    attend,
-    attention_scores,
-    attention_weights,
-    check_at_least,
-    check_choice,
-    check_inputs,
-    equal_widths,
-)
+from regard.attention.core import attend, attention_scores, check_at_least, check_choice, check_inputs, equal_widths
+from regard.attention.kinds import Kind, KindSettings
 from regard.attention.masks import Mask, Packed, Padded, in_window
-from regard.attention.packing import pack_padded, pad_packed, self_attention_rows
+from regard.attention.packing import attend_padded
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid, sort_by_cluster
 from regard.ops.dispatch import AttentionPath
 from regard.ops.varlen_attention import attend_key_ranges
+from regard.registry import register
 
 RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
 MIN_QUERIES = 64
@@ -88,15 +83,10 @@ class Routing(nn.Module, Kind):
         check_inputs(q, k, v, mask)
         if self.path == "sorted" or (self.path == "auto" and self._sorting_applies(q, k, v, mask)):
             return self._attend_sorted(q, k, v, mask, dropout)
-        rows = self_attention_rows(mask)
-        if rows is not None and self.path != "reference":
-            layout, mask = rows
-            q, k, v = (pad_packed(x, layout) for x in (q, k, v))
-            return pack_padded(self._attend(q, k, v, mask, dropout), layout)
-        return self._attend(q, k, v, mask, dropout)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-        return attention_weights(q, k, mask & _same_cluster(*self.assign(q, k, mask)), scale=self.scale)
+        attend_clusters = partial(self._attend, dropout=dropout)
+        if self.path == "reference":
+            return attend_clusters(q, k, v, mask)
+        return attend_padded(attend_clusters, q, k, v, mask)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_scores(q, k, mask & _same_cluster(*self.assign(q, k, mask)), scale=self.scale)
@@ -315,3 +305,19 @@ def _chunks(x: Tensor, dim: int) -> Sequence[Tensor]:
 
 def _directions(x: Tensor, like: Tensor) -> Tensor:
     return F.normalize(x.to(like.dtype), dim=-1)
+
+
+# Settings
+
+
+@register
+class RoutingSettings(KindSettings):
+    """Every token attends to the tokens of its cluster; clusters are learned."""
+
+    kind: Literal["routing"] = "routing"
+    clusters: int = Field(8, gt=0, description="number of clusters; try the square root of the typical length")
+    decay: float = Field(0.99, ge=0, le=1, description="weight of the previous centroid in its moving average")
+    balance: float = Field(0.02, ge=0, description="step size of the bias that keeps clusters at equal size")
+
+    def build(self, heads: int, width: int, scale: float | None = None) -> Kind:
+        return Routing(heads, width, self.clusters, self.decay, self.balance, scale)

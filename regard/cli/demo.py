@@ -36,6 +36,8 @@ def demo(
 
 def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
     """Train the recipe `demo`, score it on held-out sentences, and translate and draw examples."""
+    from regard.inspection.output import save_scene
+    from regard.inspection.translation import translation_scene
     from regard.pipelines.translator import Translator
     from regard.training.run import run_recipe
     from regard.training.tasks.registry import load_recipe
@@ -49,7 +51,8 @@ def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
     for sentence in SENTENCES:
         print(f"  {sentence}  →  {translator(sentence)}")
     picture = out / "attention.svg"
-    picture.write_text(draw_cross_attention(translator, SENTENCES[-1]), encoding="utf-8")
+    last_layer = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
+    save_scene(translation_scene(translator, SENTENCES[-1], [last_layer]), picture)
     print(f"\nThe model is in {out}/best; its cross-attention is drawn in {picture}.\nNext, try:")
     print(f'  regard translate {out} "Where did you buy that book?"')
     print(f'  regard look {out} "I love apples" --out look.html')
@@ -72,22 +75,6 @@ def score_held_out(translator: Translator) -> None:
     print(f"  {exact_match(translations, references):.1f}% exact matches; ", end="")
     share = exact_match([translations[i] for i in novel], [references[i] for i in novel])
     print(f"{share:.1f}% on the {len(novel)} with combinations of words that are not in the training data")
-
-
-def draw_cross_attention(translator: Translator, sentence: str) -> str:
-    """Draw all heads of the last cross-attention layer as SVG."""
-    from regard.inspection.drawing import draw_heads
-    from regard.inspection.probe import probe
-
-    name = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
-    with probe(translator.model, [name]) as seen:
-        best = translator.hypotheses([sentence], snapshots=translator.model.config.kind == "nat", split=False)[0][0]
-    source = translator.vocabularies.source
-    source_labels = [*source.tokens(source.encode(sentence)), "END"]
-    weights = seen[name].weights[0].numpy()
-    # A NAT target may have more positions than the text has tokens.
-    target_labels = best.iterations[-1].subwords if best.iterations else best.labels
-    return draw_heads(weights, source_labels, target_labels, f"{sentence} → {best.text}")
 
 
 def run_vision_demo(out: Path, overrides: Sequence[str]) -> None:

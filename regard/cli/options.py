@@ -150,14 +150,14 @@ def _add_options(
 def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
     """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`."""
     from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
-    from regard.models.folder import MODELS, find_model_folder, model_kind, read_config
+    from regard.models.folder import find_model_folder, model_class, read_config
 
     values = {key: value for key, value in flags.items() if value is not None}
     values |= parse_key_values("--search", overrides, taken=values)
     settings_type: type[DecodingSettings] = SearchSettings
     with suppress(UserError):  # loading the model reports what is wrong with the folder
         folder = find_model_folder(run)
-        settings_type = settings_for_model(MODELS[model_kind(folder, read_config(folder))])
+        settings_type = settings_for_model(model_class(folder, read_config(folder)))
     return parse_settings(settings_type, values, "options")
 
 

@@ -33,6 +33,11 @@ class AttentionRecord:
     heads: list[int]
     calls: list[dict[Quantity, Tensor]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Return the heads, the number of calls, and the shapes of the last one."""
+        shapes = [f"{name} {tuple(tensor.shape)}" for name, tensor in self.calls[-1].items()] if self.calls else []
+        return f"AttentionRecord({', '.join([f'heads={self.heads}', f'calls={len(self.calls)}', *shapes])})"
+
     @property
     def weights(self) -> Tensor:
         """Attention weights, (B, H, T, S)."""
@@ -101,6 +106,10 @@ class AttentionRecords(dict[str, AttentionRecord]):
     def __init__(self, probed: Collection[str]) -> None:
         super().__init__()
         self.probed = list(probed)
+
+    def __repr__(self) -> str:
+        """Return one line per module."""
+        return "\n".join(f"{name}: {record}" for name, record in self.items()) or "AttentionRecords()"
 
     def __missing__(self, name: str) -> AttentionRecord:
         if name in self.probed:

@@ -1,6 +1,6 @@
-"""Cross-view attention and reconstructions of a two-view model (CroCo), as numbers and as images.
+"""Cross-view attention of a two-view model (CroCo), as numbers and as images.
 
-Shapes: B pairs, N patches of the first view, S patches of the second, K visible patches.
+Shapes: B pairs, N patches of the first view, K visible patches.
 """
 
 import colorsys
@@ -14,13 +14,10 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.inspection.patches import Grid, check_patch
 from regard.inspection.probe import probe
-from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
 
 SCALE = 4
 """Magnification of the views in `draw_matches`."""
-GAP = 4
-"""Pixels between the images of `draw_reconstructions`."""
 
 
 @dataclass(frozen=True)
@@ -125,47 +122,9 @@ def draw_matches(
     return canvas
 
 
-@torch.no_grad()
-def draw_reconstructions(model: CroCo, view1: Tensor, visible: Tensor, second_views: list[Tensor]) -> Image.Image:
-    """Draw masked first views and their reconstructions with several second views, one row per pair.
-
-    Reconstructed patches are drawn with the mean and variance of the true patches, which the model does not predict.
-
-    Args:
-        model: With a pixel head.
-        view1: Pixels between 0 and 1, (B, 3, H, W).
-        visible: Indices of the visible patches of the first view, (B, K).
-        second_views: Second views, each like `view1`.
-
-    Returns:
-        Columns: masked first view; each second view followed by the reconstruction; complete first view.
-    """
-    patches = patchify(view1, model.patch_embedding.patch).shape[1]
-    is_visible = torch.zeros(len(view1), patches, dtype=torch.bool, device=view1.device).scatter(1, visible, True)
-    columns = [_mix_patches(model, is_visible, view1, torch.full_like(view1, 0.85))]
-    for view2 in second_views:
-        reconstruction = model.unnormalise_patches(model(view1, view2, visible).float(), view1)
-        columns += [view2, _mix_patches(model, is_visible, view1, reconstruction)]
-    columns.append(view1)
-    images = [[to_image(column[row], 2) for column in columns] for row in range(len(view1))]
-    width, height = images[0][0].size
-    sheet = Image.new("RGB", ((width + GAP) * len(columns) - GAP, (height + GAP) * len(view1) - GAP), "white")
-    for y, row_images in enumerate(images):
-        for x, image in enumerate(row_images):
-            sheet.paste(image, (x * (width + GAP), y * (height + GAP)))
-    return sheet
-
-
 def to_image(pixels: Tensor, scale: int = SCALE) -> Image.Image:
     """Convert pixels between 0 and 1, (3, H, W), to an image magnified without smoothing."""
     array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(np.ascontiguousarray(array)).resize(
         (array.shape[1] * scale, array.shape[0] * scale), Image.Resampling.NEAREST
     )
-
-
-def _mix_patches(model: CroCo, is_visible: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-    """Combine the visible patches of one image with the other patches of another."""
-    size = model.patch_embedding.patch
-    mixed = torch.where(is_visible[..., None], patchify(inside, size), patchify(outside, size))
-    return unpatchify(mixed, model.patch_embedding.grid(inside), size)

@@ -12,6 +12,7 @@ from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.huggingface_vision import export_huggingface_classifier
 from regard.interop.onnx import ONNX
 from regard.interop.torch import TORCH
+from regard.interop.usage import classification_usage, translation_usage
 from regard.interop.verification import longest_input, sample_sources
 from regard.models.card import CARD, build_card
 from regard.models.folder import find_model_folder, model_input_type, replace_folder
@@ -77,9 +78,11 @@ def export_model(
             sources = sample_sources(translator, texts, longest=longest)
             options = [quantization] if to in QUANTISABLE else []
             summary = target_format.export_translator(translator, temporary, sources, *options)
+            usage = translation_usage(to, translator, temporary)
         elif input_type == "images" and target_format.export_classifier is not None:
             summary = target_format.export_classifier(Classifier.load(folder), temporary)
+            usage = classification_usage(to)
         else:
             raise UserError(f"{run}: models with {input_type} as input cannot be exported to {to}")
-        (temporary / CARD).write_text(build_card(folder, target_format.library), encoding="utf-8")
+        (temporary / CARD).write_text(build_card(folder, target_format.library, usage), encoding="utf-8")
     return summary

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.core import KeyValues, KVCache
+from regard.attention.kinds import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.autoregressive import search
 from regard.decoding.config import SearchSettings

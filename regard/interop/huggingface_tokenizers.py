@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
-from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, same_normaliser
+from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, check_subword_prefix, same_normaliser
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.files import MissingFileError, one_line, read_bytes, read_text
@@ -48,19 +48,21 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
     """Load a regard tokenizer that was saved by `to_fast_tokenizer`."""
     path = folder / FAST_TOKENIZER
     try:
-        backend = tokenizers.Tokenizer.from_str(read_text(path))
+        content = read_text(path)
+        check_subword_prefix(content)
+        backend = tokenizers.Tokenizer.from_str(content)
     except UserError:
         raise
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: damaged or not a tokenizer ({one_line(error)})") from None
     if same_normaliser(backend.normalizer, _FAST_NORMALIZER):
         backend.normalizer = LEADING_SPACE  # `Tokenizer` normalises to NFC itself
-    content = json.loads(backend.to_str())
-    content["post_processor"] = content["decoder"] = None
-    content["added_tokens"] = [t for t in content["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
+    state = json.loads(backend.to_str())
+    state["post_processor"] = state["decoder"] = None
+    state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
     with tempfile.TemporaryDirectory() as temporary:
         converted = Path(temporary) / FAST_TOKENIZER
-        converted.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        converted.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
         try:
             return Tokenizer.load(converted)
         except UserError as error:

@@ -49,12 +49,13 @@ def save_pretrained(
         (new / CARD).write_text(build_card(new), encoding="utf-8")
 
 
-def build_card(folder: Path, library: str = "regard") -> str:
+def build_card(folder: Path, library: str = "regard", usage: str = "") -> str:
     """Build the card of a model folder: architecture, training data if known, and scores.
 
     Args:
         folder: The model folder.
         library: Name under which model hubs know the library that loads the files.
+        usage: A section that follows the title.
     """
     config = read_config(folder)
     model = config["model"]
@@ -68,7 +69,9 @@ def build_card(folder: Path, library: str = "regard") -> str:
         metadata["language"] = languages
     title = " → ".join(languages) if languages else f"A {model['kind']}"
     lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---", "", f"# {title}", ""]
-    lines += ["Trained with regard.", "", "## Architecture", "", "| setting | value |", "| --- | --- |"]
+    lines += ["Trained with regard.", ""]
+    lines += [usage, ""] if usage else []
+    lines += ["## Architecture", "", "| setting | value |", "| --- | --- |"]
     lines += [f"| {key} | {json.dumps(value, ensure_ascii=False)} |" for key, value in model.items()]
     for noun, name, origin in list_extensions(config.get(EXTENSIONS)):
         lines += ["", f"Needs the {noun} `{name}` of `{origin}`."]

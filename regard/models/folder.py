@@ -86,7 +86,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[Any, d
         raise UserError(f"{error}; a model folder contains {CONFIG}, {WEIGHTS} and a tokenizer") from None
     _check_tensors(tensors, expected, path)
     _check_memory(expected, path)
-    model_type = MODELS[model_kind(folder, config)]
+    model_type = model_class(folder, config)
     model = model_type(model_type.config_type().parse(config["model"], f"{folder / CONFIG}: model"))
     model.load_state_dict(tensors, strict=False)
     return model.to(device).eval(), config
@@ -125,7 +125,7 @@ def _check_memory(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def build_on_meta(config: dict[str, Any], path: Path) -> Any:
     """Build the model of a config.json in evaluation mode on the meta device, without memory for its tensors."""
-    model_type, where = MODELS[model_kind(path.parent, config)], f"{path}: model"
+    model_type, where = model_class(path.parent, config), f"{path}: model"
     return model_on_meta(model_type.config_type().parse(config["model"], where), where).eval()
 
 
@@ -154,22 +154,24 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     if not isinstance(config, dict) or not _is_ours(config):
         export = describe_export(folder)
         raise UserError(f"{folder} is {export}" if export else f"{path}: not a regard model folder of format {FORMAT}")
-    check_extensions(config.get(EXTENSIONS), path)
+    if EXTENSIONS in config:
+        check_extensions(config[EXTENSIONS], path)
     return config
 
 
-def model_kind(folder: Path, config: dict[str, Any]) -> str:
-    """Return the key of `MODELS` for a config.json."""
+def model_class(folder: Path, config: dict[str, Any]) -> type[Model]:
+    """Return the class of the model that a config.json describes."""
     values = config["model"]
-    kind = values.get("kind") if isinstance(values, dict) else None
-    if not isinstance(kind, str) or kind not in MODELS:
-        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}, not {MODELS.explain(kind)}")
-    return kind
+    kind: Any = values.get("kind") if isinstance(values, dict) else None
+    try:
+        return MODELS[kind]
+    except (KeyError, TypeError):  # unknown, or not a string
+        raise UserError(f"{folder / CONFIG}: model.kind is {kind!r}, not {MODELS.explain(kind)}") from None
 
 
 def model_input_type(folder: Path) -> InputType:
     """Return the input type of the model in a folder."""
-    return MODELS[model_kind(folder, read_config(folder))].input_type
+    return model_class(folder, read_config(folder)).input_type
 
 
 def check_input_type(folder: Path, expected: InputType) -> None:

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.core import Cache, Full, KeyValues, Kind
-from regard.attention.kinds import AttentionSettings, FullSettings
+from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues, Kind
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.data.images.folders import list_images
 from regard.data.images.preprocessing import AnyImage, ImagePreprocessing, Pixels
 from regard.errors import UserError
+from regard.layers import describe_model
 from regard.models.card import save_pretrained
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.runtime import prefetch
@@ -44,6 +45,11 @@ class Classifier:
     def __init__(self, model: Any, preprocessing: ImagePreprocessing) -> None:
         self.model, self.preprocessing = model, preprocessing
         self._folder: Path | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:5]) + (", …" if len(self.classes) > 5 else "")
+        side = self.preprocessing.size
+        return f"Classifier({describe_model(self.model)}, {side}×{side} pixels, {len(self.classes)} classes: {names})"
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> "Classifier":

@@ -20,6 +20,7 @@ from regard.data.text.vocabularies import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError
+from regard.layers import describe_model
 from regard.models.bert import Bert
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.pipelines.translator import WINDOW, Translator, batch_by_tokens, check_texts
@@ -34,6 +35,9 @@ class Embedder:
 
     def __init__(self, model: Bert, tokenizer: WordPieceTokenizer) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
+
+    def __repr__(self) -> str:
+        return f"Embedder({describe_model(self.model)}, {len(self.tokenizer):,} tokens)"
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> "Embedder":

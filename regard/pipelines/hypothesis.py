@@ -73,6 +73,10 @@ class Hypothesis:
     warning: str | None = None
     parts: tuple[Hypothesis, ...] = ()
 
+    def __repr__(self) -> str:
+        size = f"{len(self.parts)} sentences" if self.parts else f"{len(self.tokens)} tokens"
+        return f"Hypothesis({self.text!r}, score={self.score:.3f}, {size})"
+
     @property
     def sentences(self) -> tuple[Hypothesis, ...]:
         """Hypotheses of the sentences; a hypothesis of one sentence contains itself."""

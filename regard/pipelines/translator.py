@@ -26,16 +26,16 @@ from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_att
 from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.layers import describe_model
 from regard.models.card import save_pretrained
 from regard.models.folder import (
     CONFIG,
     FOREIGN_CONFIG,
-    MODELS,
     build_on_meta,
     check_input_type,
     find_model_folder,
     load_model,
-    model_kind,
+    model_class,
     read_config,
     save_model,
 )
@@ -89,6 +89,11 @@ class Translator:
         self.generator = _build_generator(self.models) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
         self._folder: Path | None = None
+
+    def __repr__(self) -> str:
+        ensemble = f", ensemble of {len(self.models)}" if len(self.models) > 1 else ""
+        source, target = self.languages
+        return f"Translator({source} → {target}, {describe_model(self.model)}{ensemble}, {self.vocabularies})"
 
     @classmethod
     def load(
@@ -534,10 +539,10 @@ def check_reranker(path: Path) -> None:
     try:
         folder = find_model_folder(path)
         check_input_type(folder, "text")
-        kind = model_kind(folder, read_config(folder))
+        model_type = model_class(folder, read_config(folder))
     except UserError as error:
         raise UserError(f"rerank: {error}") from None
-    if not issubclass(MODELS[kind], Transformer):
+    if not issubclass(model_type, Transformer):
         raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.core import Cache, Full, KVCache
+from regard.attention.kinds import Cache, Full, KVCache
 from regard.attention.local import Local
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook

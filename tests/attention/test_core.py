@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import core
-from regard.attention.core import PATHS, Full, attend, attention_scores, attention_weights
+from regard.attention.core import PATHS, attend, attention_scores, attention_weights
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Packed, Padded
 from regard.ops.dispatch import AttentionPath, cudnn_gradients_are_unreliable
 

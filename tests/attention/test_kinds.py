@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.core import Full, Kind
-from regard.attention.kinds import LocalSettings
+from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
-from regard.attention.local import Local
+from regard.attention.local import Local, LocalSettings
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.routing import Routing, RoutingPath
 from regard.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Kind
+from regard.attention.kinds import Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed

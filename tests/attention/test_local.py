@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.local import Local, LocalPath
 from regard.attention.masks import Mask, Packed, Padded
 

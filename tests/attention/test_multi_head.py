@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Full, KeyValues
+from regard.attention.kinds import Full, KeyValues
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary, Rotary2D

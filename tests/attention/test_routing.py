@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention.core import Full, attend
+from regard.attention.core import attend
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.routing import MAX_FORMULA_MEMBERS, Routing, RoutingPath

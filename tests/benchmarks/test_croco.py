@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from benchmarks import croco, croco_evaluation
 from regard.attention.positions import grid_positions
 from regard.data.two_view.stereo import StereoPair
 from regard.evaluation.croco import CompletionScores, LabelledPairs
+from regard.models.croco import CroCo, CroCoConfig
 from regard.training.tasks.croco.recipe import CroCoRecipe
 from regard.training.tasks.registry import load_recipe
 
@@ -157,3 +159,26 @@ def test_stages_are_merged_into_one_result(tmp_path: Path, monkeypatch: pytest.M
     result = json.loads((tmp_path / "croco.json").read_text("utf-8"))
     assert result["train"] == result["evaluate"] == {"steps": 1}
     assert result["commands"][1] == f"python benchmarks/croco.py evaluate --out runs/{tmp_path.name}"
+
+
+def test_reconstructions_keep_visible_patches() -> None:
+    torch.manual_seed(0)
+    sizes = {"patch": 4, "width": 16, "heads": 2, "decoder_width": 16, "decoder_heads": 2, "decoder_layers": 2}
+    model = CroCo(CroCoConfig.micro(**sizes)).eval()
+    view1, view2, view3 = torch.rand(3, 2, 3, 12, 16, generator=torch.Generator().manual_seed(1))
+    seen = torch.tensor([[0, 3], [1, 7]])
+    sheet = np.asarray(croco_evaluation.draw_reconstructions(model, view1, seen, [view2, view3]))
+    height, width, gap = 12 * 2, 16 * 2, croco_evaluation.GAP
+    assert sheet.shape == (2 * height + gap, 6 * width + 5 * gap, 3)
+
+    def cell(row: int, column: int) -> np.ndarray:
+        top, left = row * (height + gap), column * (width + gap)
+        return sheet[top : top + height : 2, left : left + width : 2].astype(int)
+
+    true = (view1 * 255).round().permute(0, 2, 3, 1).numpy().astype(int)
+    assert (cell(1, 5) == true[1]).all()
+    for column in (0, 2, 4):
+        assert (cell(0, column)[:4, :4] == true[0, :4, :4]).all()  # patch 0 is visible
+        assert (cell(0, column)[4:8, :4] != true[0, 4:8, :4]).mean() > 0.5  # patch 4 is not
+    assert (cell(0, 1) == (view2[0] * 255).round().permute(1, 2, 0).numpy().astype(int)).all()
+    assert (cell(0, 2) != cell(0, 4)).any()

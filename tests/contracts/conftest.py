@@ -20,7 +20,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Full, Kind, attention_scores
+from regard.attention.core import attention_scores
+from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.core import Kind
+from regard.attention.kinds import Kind
 from regard.attention.masks import Mask
 from regard.models.transformer import Transformer
 from tests.contracts.batches import (

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from regard.attention.kinds import LinearSettings, LocalSettings
+from regard.attention.linear import LinearSettings
+from regard.attention.local import LocalSettings
 from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Rotary

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import regard
 from regard.attention import core
-from regard.attention.core import Full, attention_weights
+from regard.attention.core import attention_weights
+from regard.attention.kinds import Full
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded

@@ -1,4 +1,4 @@
-"""Attention peaks between two views, and drawings of matches and reconstructions."""
+"""Attention peaks between two views, and drawings of matches."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,10 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.inspection.two_view import (
-    GAP,
     SCALE,
     AttentionPeaks,
     cross_attention_names,
     draw_matches,
-    draw_reconstructions,
     find_peaks,
 )
 from regard.models.croco import CroCo, CroCoConfig
@@ -66,23 +64,3 @@ def test_line_connects_a_patch_with_its_match() -> None:
     rows, columns = drawn.nonzero()
     assert columns.min() >= ends[0][1] - 5 and columns.max() <= ends[1][1] + 5
     assert rows.min() >= ends[0][0] - 5 and rows.max() <= ends[1][0] + 5
-
-
-def test_reconstructions_keep_visible_patches(model: CroCo) -> None:
-    view1, view2 = view(1), view(2)
-    seen = torch.tensor([[0, 3], [1, 7]])
-    sheet = np.asarray(draw_reconstructions(model, view1, seen, [view2, view(3)]))
-    height, width = 12 * 2, 16 * 2
-    assert sheet.shape == (2 * height + GAP, 6 * width + 5 * GAP, 3)
-
-    def cell(row: int, column: int) -> np.ndarray:
-        top, left = row * (height + GAP), column * (width + GAP)
-        return sheet[top : top + height : 2, left : left + width : 2].astype(int)
-
-    true = (view1 * 255).round().permute(0, 2, 3, 1).numpy().astype(int)
-    assert (cell(1, 5) == true[1]).all()
-    for column in (0, 2, 4):
-        assert (cell(0, column)[:4, :4] == true[0, :4, :4]).all()  # patch 0 is visible
-        assert (cell(0, column)[4:8, :4] != true[0, 4:8, :4]).mean() > 0.5  # patch 4 is not
-    assert (cell(0, 1) == (view2[0] * 255).round().permute(1, 2, 0).numpy().astype(int)).all()
-    assert (cell(0, 2) != cell(0, 4)).any()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe

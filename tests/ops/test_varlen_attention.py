@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention import core
-from regard.attention.core import Full, attend, attention_weights
+from regard.attention import kinds
+from regard.attention.core import attend, attention_weights
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
 from regard.ops import dispatch, varlen_attention
@@ -181,7 +182,7 @@ def test_packed_attention_does_not_split_the_projection(
     source = None if keys is None else torch.randn(1, 21, 32, device=DEVICE, requires_grad=True)
     inputs = [x, *attention.parameters()] + ([] if source is None else [source])
     expected = with_gradients(attention(x, source, mask=mask), inputs)
-    monkeypatch.setattr(core, "select_attention", lambda *_: "triton_varlen")
+    monkeypatch.setattr(kinds, "select_attention", lambda *_: "triton_varlen")
     monkeypatch.setattr(Attention, "_attend", None)
     fused = with_gradients(attention(x, source, mask=mask), inputs)
     assert_close(fused, [y.double() for y in expected])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import regard
-from regard.cli.demo import draw_cross_attention
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.evaluation.metrics import bleu
+from regard.inspection.output import save_scene
+from regard.inspection.translation import translation_scene
 from regard.training.run import run_recipe
 from tests.conftest import Command, small_recipe, toy_pairs
 
@@ -205,11 +206,12 @@ def test_probe_records_all_target_positions(classifier_model: regard.Translator)
 
 
 @pytest.mark.parametrize("name", ["classifier_model", "ctc_model"])
-def test_demo_draws_all_target_positions(name: str, request: pytest.FixtureRequest) -> None:
+def test_all_target_positions_are_drawn(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     translator = request.getfixturevalue(name)
-    picture = draw_cross_attention(translator, "I love apples")
-    assert picture.startswith("<svg")
-    assert translator("I love apples") in picture
+    scene = translation_scene(translator, "I love apples", ["decoder.1.cross"])
+    assert scene.views[0].weights.shape[1] == len(scene.labels["decoder_output"])
+    save_scene(scene, tmp_path / "attention.svg")
+    assert translator("I love apples") in (tmp_path / "attention.svg").read_text(encoding="utf-8")
 
 
 def test_embedding_is_the_mean_encoder_output(classifier_model: regard.Translator) -> None:

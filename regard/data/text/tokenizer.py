@@ -160,6 +160,9 @@ class Tokenizer:
             raise UserError(f"{name} is already in the vocabulary; omit it.")
         return text
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.kind}, {len(self):,} tokens)"
+
     @property
     def kind(self) -> Literal["bpe", "word"]:
         """The `kind` that was passed to `train`."""
@@ -267,6 +270,7 @@ class Tokenizer:
     def parse(cls, content: str, path: Path) -> "Tokenizer":
         """Parse the content of a file written by `save`."""
         try:
+            check_subword_prefix(content)
             backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no more specific class
             reason = one_line(error)
@@ -326,6 +330,18 @@ def read_tokenizer_file(path: Path) -> str:
         return read_text(path)
     except UserError as error:
         raise UserError(f"{error}; give the path of a saved tokenizer.") from None
+
+
+def check_subword_prefix(content: str) -> None:
+    """Check that the JSON of a BPE tokenizer has no prefix of subwords: the library panics if a token is shorter.
+
+    Raises:
+        ValueError: The JSON is invalid, or there is such a prefix.
+    """
+    state = json.loads(content)
+    model = state.get("model") if isinstance(state, dict) else None
+    if isinstance(model, dict) and "merges" in model and model.get("continuing_subword_prefix"):
+        raise ValueError("continuing_subword_prefix is not supported")
 
 
 def check_surrogates(text: str, name: str) -> None:

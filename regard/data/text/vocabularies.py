@@ -17,6 +17,11 @@ class Vocabularies:
     source: Tokenizer
     target: Tokenizer
 
+    def __repr__(self) -> str:
+        if self.joint:
+            return f"Vocabularies(joint, {self.source})"
+        return f"Vocabularies({self.source}, {self.target})"
+
     @property
     def joint(self) -> bool:
         return self.source is self.target

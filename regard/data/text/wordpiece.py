@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tokenizers
 
+from regard.data.text.tokenizer import check_subword_prefix
 from regard.errors import UserError
 from regard.files import one_line, read_text
 
@@ -41,6 +42,7 @@ class WordPieceTokenizer:
         """Read a tokenizer.json file."""
         content = read_text(path)
         try:
+            check_subword_prefix(content)
             tokenizer = cls(tokenizers.Tokenizer.from_str(content))
             tokenizer.encode_batch(["a", ""])  # fails if its rules contradict each other
             return tokenizer

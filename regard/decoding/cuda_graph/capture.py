@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Sinusoidal
 from regard.decoding.config import NATSettings, SearchSettings

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from regard.attention.core import KeyValues, KVCache
+from regard.attention.kinds import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded
 from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam import BeamState

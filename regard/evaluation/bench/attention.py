@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.core import Full, Kind
+from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask

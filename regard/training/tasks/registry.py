@@ -82,7 +82,8 @@ def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where:
     Raises:
         UserError: it contains one.
     """
-    recipes = {known: TASKS[model.task].recipe_type for known, model in MODELS.items() if model.task}
+    # A copy: a task that is looked up may be in an extension, which also registers models.
+    recipes = {known: TASKS[model.task].recipe_type for known, model in list(MODELS.items()) if model.task}
     for group, keys in values.items():
         names: list[tuple[str, ...]] = [(group,)]
         # A registered objective has keys of its own, and `search` names the model to which a setting belongs.

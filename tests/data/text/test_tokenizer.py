@@ -412,6 +412,15 @@ def test_a_file_of_a_lossy_tokenizer_is_rejected_with_its_name(change: str, tmp_
         Tokenizer.load(path)
 
 
+def test_a_file_with_a_prefix_of_subwords_is_rejected_before_the_library_panics(tmp_path: Path) -> None:
+    def change(state: Any) -> None:
+        state["model"]["continuing_subword_prefix"] = "longer than all tokens"
+
+    path = change_saved(TOKENIZERS["bpe"], tmp_path / "prefix.json", change)
+    with pytest.raises(UserError, match=r"prefix\.json is damaged .*\(continuing_subword_prefix is not"):
+        Tokenizer.load(path)
+
+
 def test_an_unwritable_path_is_rejected_with_its_name(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"absent.tokenizer\.json cannot be written"):
         tokenizer.save(tmp_path / "absent" / "tokenizer.json")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ablate, probe
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.decoding.autoregressive import TransformerStepper, search

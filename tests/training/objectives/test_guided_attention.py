@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import Translator
-from regard.attention.core import Full
+from regard.attention.kinds import Full
 from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.data.builtin.corpus import load_pairs

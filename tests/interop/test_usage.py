@@ -1,0 +1,75 @@
+"""The Python programs in the README.md of exports: they run without regard and give the same results."""
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.vocabularies import Vocabularies
+from regard.interop import usage
+from regard.interop.export_model import FORMATS, export_model
+from regard.interop.import_model import import_model
+from regard.pipelines.classifier import Classifier
+from regard.pipelines.translator import Translator
+from tests.interop.test_marian_folders import ENGLISH, make_folder
+
+ENGINES = {name: name for name in FORMATS} | {"huggingface": "transformers", "onnx": "onnxruntime"}
+ENGINES["argos"] = "argostranslate"
+
+
+def run_snippet(folder: Path) -> str:
+    """Run the program in README.md in a process that cannot import regard, and return its output."""
+    (snippet,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
+    block = "import sys\nsys.modules['regard'] = None\n"
+    command = [sys.executable, "-c", block + snippet]
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def require(name: str) -> None:
+    if find_spec(ENGINES[name]) is None:
+        pytest.skip(f"{ENGINES[name]} is not installed")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_snippet_translates_like_regard(name: str, trained_run: Path, tmp_path: Path) -> None:
+    require(name)
+    export_model(trained_run, tmp_path / "out", name)
+    assert run_snippet(tmp_path / "out") == Translator.load(trained_run)("I love apples") == "我喜欢苹果"
+
+
+@pytest.mark.parametrize("name", ["ctranslate2", "onnx", "huggingface"])
+def test_snippet_loads_the_tokenizers_of_both_languages(name: str, trained_run: Path, tmp_path: Path) -> None:
+    joint = Translator.load(trained_run)
+    source = joint.vocabularies.source
+    vocabularies = Vocabularies(source, Tokenizer(source.to_tokenizers()))
+    Translator(joint.model, vocabularies, joint.languages).save_pretrained(tmp_path / "model")
+    export_model(tmp_path / "model", tmp_path / "out", name)
+    assert not (tmp_path / "out" / "tokenizer.json").exists() or name == "huggingface"
+    assert run_snippet(tmp_path / "out") == "我喜欢苹果"
+
+
+def test_snippet_loads_sentencepiece_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_model(make_folder(tmp_path / "marian", "unigram", True), tmp_path / "model")
+    translator = Translator.load(tmp_path / "model")
+    text, expected = next((text, found) for text in ENGLISH if (found := translator(text, stop="first")))
+    monkeypatch.setattr(usage, "EXAMPLE", text)
+    export_model(tmp_path / "model", tmp_path / "out", "ctranslate2")
+    assert run_snippet(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch", "huggingface"])
+def test_snippet_classifies_like_regard(name: str, image_run: Path, painted: Path, tmp_path: Path) -> None:
+    if name == "huggingface" and find_spec("torchvision") is None:
+        pytest.skip("image processors of transformers need torchvision")
+    export_model(image_run, tmp_path / "out", name)
+    image = next((painted / "test" / "green").iterdir())
+    shutil.copyfile(image, tmp_path / "out" / "image.png")
+    best, _ = Classifier.load(image_run)(image)[0]
+    assert run_snippet(tmp_path / "out") == best == "green"

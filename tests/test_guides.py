@@ -1,0 +1,122 @@
+"""The guides that end in something real run from top to bottom, on small data and with short trainings."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard.data.two_view.config import SceneSettings
+from regard.data.two_view.pairs import render_pairs
+from regard.serving.messages import LoadRequest
+from regard.serving.model_runner import load_runner
+from tests.conftest import SMALL, Command, settings_of, toy_pairs
+from tests.extensions import extensions as extensions
+from tests.images import TINY, paint
+from tests.test_package import DOCS, commands
+
+SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
+VIEWS = SHORT | {"batch.pairs": 4, "data.hold_out": 2, "model.preset": "micro", "model.patch": 4}
+NEXT_VIEWS = {key: value for key, value in VIEWS.items() if not key.startswith("model.")}
+
+
+def make_photographs(folder: Path) -> None:
+    paint(folder / "photos", 20, 1)
+
+
+def make_pairs(folder: Path) -> None:
+    scenes = render_pairs(SceneSettings(size=(48, 48)), seed=1, scenes=torch.arange(4))
+    for i in range(4):
+        pair = folder / "pairs" / f"{i:04}"
+        pair.mkdir(parents=True)
+        for side, view in zip(("left", "right"), scenes.views, strict=True):
+            pixels = (view.image[i].permute(1, 2, 0) * 255).byte().numpy()
+            Image.fromarray(pixels).save(pair / f"{side}.png")
+
+
+def make_po_files(folder: Path) -> None:
+    (folder / "locale").mkdir()
+    header = 'msgid ""\nmsgstr "Language: zh"\n\n'
+    special = '#, fuzzy\nmsgid "old"\nmsgstr "旧"\n\nmsgid "untranslated"\nmsgstr ""\n\n'
+    long = 'msgid ""\n"I love "\n"tea and dogs"\nmsgstr ""\n"我喜欢"\n"茶和狗"\n\n'
+    pairs = toy_pairs()
+    for start in range(0, len(pairs), 20):
+        entries = [f'#: file.c\nmsgid "{p.source}"\nmsgstr "{p.target}"\n' for p in pairs[start : start + 20]]
+        text = header + special + long + "\n".join(entries)
+        (folder / "locale" / f"{start}.po").write_text(text, encoding="utf-8")
+
+
+DOMAIN = {key: value for key, value in SMALL.items() if key != "data.hold_out"} | {"training.steps": 450}
+GUIDES: dict[str, tuple[Callable[[Path], None], list[dict[str, object]]]] = {
+    "photographs": (make_photographs, [TINY]),
+    "two-views": (make_pairs, [VIEWS, NEXT_VIEWS, SHORT | {"batch.pairs": 4, "data.hold_out": 2}]),
+    "ablation": (lambda folder: None, []),
+    "domain": (make_po_files, [DOMAIN]),
+}
+"""What creates the data of each guide, and the settings of each of its trainings."""
+
+
+def steps(text: str) -> list[tuple[str, str, str]]:
+    """Return the blocks of a page in order: language, title and content, without those that are not run."""
+    found = re.findall(r'^(<!-- not run: .*-->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```', text, re.M | re.S)
+    return [(language, title, body) for skipped, language, title, body in found if not skipped]
+
+
+@pytest.mark.parametrize("page", GUIDES)
+@pytest.mark.usefixtures("short_builtin_corpus")
+def test_guide_runs(page: str, extensions: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_data, trainings = GUIDES[page]
+    make_data(extensions)
+    remaining = iter(trainings)
+    for language, title, body in steps((DOCS / "guides" / f"{page}.md").read_text("utf-8")):
+        if title:
+            (extensions / title).write_text(shorten(body), encoding="utf-8")
+        elif language == "python":
+            exec(compile(body, f"{page}.md", "exec"), {"__name__": page})
+        elif language == "console":
+            run_console(body, remaining, command, monkeypatch)
+    assert next(remaining, None) is None
+
+
+def shorten(content: str) -> str:
+    """Return a file with fewer training steps and seeds."""
+    content = re.sub(r"steps: 300, validate_every: 300, valid_sentences: 200", "steps: 4, valid_sentences: 4", content)
+    content = content.replace("SEEDS = (1, 2, 8), (1, 2, 3)", "SEEDS = (1, 2, 8), (1, 2)")
+    return content.replace("preset: tiny, ", "preset: tiny, width: 32, hidden: 32, ")
+
+
+def run_console(body: str, trainings: object, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the commands of a block; a server only loads its model."""
+    for line in body.splitlines():
+        if script := re.match(r"\$ python (\S+\.py)(.*)", line):
+            monkeypatch.setattr(sys, "argv", [script[1], *script[2].split()])
+            runpy.run_path(script[1], run_name="__main__")
+            continue
+        assert line.startswith("$ regard "), line
+        (words,) = commands(line)
+        if words[0] == "serve":
+            load_runner(LoadRequest("model", Path(words[1]), "cpu", None, {}, None, None)).warm_up()
+            continue
+        more = settings_of(next(trainings)) if words[0] == "train" else []  # type: ignore[call-overload]
+        result = command(*words, *more)
+        assert result.code == 0, result.err
+
+
+def test_po_reader_skips_unfinished_entries(extensions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_po_files(extensions)
+    text = (DOCS / "guides" / "domain.md").read_text("utf-8")
+    (script,) = [body for _, title, body in steps(text) if title == "read_po.py"]
+    (extensions / "read_po.py").write_text(script, encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["read_po.py", "locale"])
+    runpy.run_path("read_po.py", run_name="__main__")
+    splits = {
+        name: (extensions / f"{name}.en-zh.tsv").read_text("utf-8").splitlines() for name in ("train", "valid", "test")
+    }
+    lines = [line for split in splits.values() for line in split]
+    assert all(splits.values())
+    assert len(lines) == len(set(lines)) == len({pair.source for pair in toy_pairs()})
+    assert "I love tea and dogs\t我喜欢茶和狗" in lines
