@@ -97,7 +97,7 @@ def test_patches_heads_and_modules_that_do_not_exist_are_rejected(vit: ViT) -> N
         draw_image_attention(vit, records, pixels, heads=[2])
     with pytest.raises(UserError, match=r"encoder\.7"):
         draw_image_attention(vit, records, pixels, names=["encoder.7.attention"])
-    with pytest.raises(UserError, match="for ViT and Swin only; use regard.probe"):
+    with pytest.raises(UserError, match=r"for ViT and Swin only; use regard\.probe"):
         draw_image_attention(torch.nn.Linear(2, 2), records, pixels)
 
 
