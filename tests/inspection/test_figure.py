@@ -3,9 +3,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from regard.inspection.figure import draw_figure, render_figure
+from regard.inspection.figure import MAX_LABELS, TITLES, draw_figure, render_figure
 from tests.inspection.scenes import EVIL, make_scene
 
 
@@ -17,6 +18,75 @@ def test_every_head_of_every_layer_is_drawn() -> None:
     assert len(drawn) == len(maps) == 1 + 2 * 6
     for one in maps:
         assert any(one.shape == other.shape and np.allclose(one, other) for other in drawn)
+
+
+def test_alignment_comes_first_and_then_a_part_for_each_group() -> None:
+    scene = make_scene()
+    first, *groups = draw_figure(scene).subfigs
+    (axes,) = first.axes
+    np.testing.assert_allclose(axes.images[0].get_array(), scene.alignment)
+    assert first.get_suptitle() == f"{scene.source}\n{scene.translation}"
+    assert [label.get_text() for label in axes.get_xticklabels()] == scene.labels["source"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == scene.labels["translation"]
+    assert {(label.get_rotation(), label.get_ha()) for label in axes.get_xticklabels()} == {(45, "left")}
+    assert axes.get_xlabel() == "cross-attention, mean over all heads"
+    assert [part.get_suptitle() for part in groups] == list(TITLES.values())
+    for part, group in zip(groups, TITLES, strict=True):
+        views = [view for view in scene.views if view.group == group]
+        wanted = [f"layer {view.layer} · head {head}" for view in views for head in range(2)]
+        assert [axes.get_xlabel() for axes in part.axes] == wanted
+        corner, right, below, _ = part.axes
+        assert [label.get_text() for label in corner.get_xticklabels()] == scene.labels[views[0].columns]
+        assert [label.get_text() for label in corner.get_yticklabels()] == scene.labels[views[0].rows]
+        assert {label.get_rotation() for label in corner.get_xticklabels()} == {90}
+        assert [label.get_text() for label in right.get_yticklabels()] == []
+        assert [label.get_text() for label in below.get_xticklabels()] == []
+
+
+def test_missing_heads_leave_their_place_empty() -> None:
+    scene = make_scene()
+    view = next(view for view in scene.views if view.name == "cross.1")
+    object.__setattr__(view, "weights", view.weights[:1])
+    part = draw_figure(scene).subfigs[1]
+    assert [axes.get_visible() for axes in part.axes] == [True, True, True, False]
+    assert [len(axes.images) for axes in part.axes] == [1, 1, 1, 0]
+
+
+def test_colours_of_negative_weights_are_symmetric() -> None:
+    scene = make_scene()
+    view = next(view for view in scene.views if view.name == "cross.0")
+    object.__setattr__(view, "weights", view.weights - 0.9)
+    signed, unsigned = (draw_figure(scene).subfigs[1].axes[i].images[0] for i in (0, 2))
+    assert signed.get_clim() == (-abs(view.weights[0]).max(), abs(view.weights[0]).max())
+    assert unsigned.get_clim()[0] == 0
+    assert signed.get_cmap().name != unsigned.get_cmap().name
+
+
+def test_labels_determine_the_height() -> None:
+    def height(label: str, number: int = 4) -> float:
+        scene = make_scene()
+        scene.labels["source"] = [label] * number
+        scene.labels["decoder_input"] = ["x"] * 3
+        return draw_figure(scene).get_figheight()
+
+    assert height("我喜欢") - height("abc") == pytest.approx(2 * 3 * 0.07)  # two groups have the source as columns
+    assert height("abcde") - height("abc") == pytest.approx(2 * 2 * 0.07)
+    assert height("a" * 14) == height("a" * 90)  # shortened
+    assert height("abc", MAX_LABELS) == height("abc")
+    assert height("abc", MAX_LABELS + 1) - height("abc") == pytest.approx(2 * (0.1 - 3 * 0.07))
+
+
+def test_long_labels_are_shortened_and_long_titles_wrapped() -> None:
+    scene = make_scene("a" * 14)
+    scene.labels["source"][0] = "b" * 15
+    long = type(scene)("word " * 200, "我" * 200, scene.labels, scene.alignment, scene.probabilities, scene.views)
+    first = draw_figure(long).subfigs[0]
+    labels = [label.get_text() for label in first.axes[0].get_xticklabels()]
+    assert (labels[0], labels[2]) == ("b" * 13 + "…", "a" * 14)
+    lines = first.get_suptitle().splitlines()
+    assert [len(line) for line in lines[:2]] == [69, 69]  # 7 inches hold 70 Latin or 35 East Asian characters
+    assert lines[2].endswith("…") and lines[5].endswith("…") and len(lines) == 6
+    assert lines[3] == "我" * 35
 
 
 def test_png_is_large_enough_to_read() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import regard
 from regard.errors import UserError
-from regard.inspection.translation import translation_scene
+from regard.inspection.translation import record_translation, translation_scene
 from tests.test_package import DOCS, blocks
 
 SENTENCE = "I love apples"
@@ -48,6 +48,45 @@ def test_initial_head_is_a_cross_attention_head(translator: regard.Translator) -
     view, head = scene.initial_head()
     assert scene.views[view].group == "cross"
     assert 0 <= head < 2
+
+
+def test_given_target_is_read_with_teacher_forcing(translator: regard.Translator) -> None:
+    vocabularies = translator.vocabularies
+    target = vocabularies.target.encode("你买茶")
+    found = record_translation(translator, SENTENCE, target, names=["decoder.1.cross", "decoder.0.attention"])
+    source = vocabularies.source.encode(SENTENCE)
+    assert found.labels["source"] == [label.strip("▁") or "␣" for label in vocabularies.source.tokens(source)] + ["END"]
+    assert "".join(found.labels["translation"]).replace("␣", "") == "你买茶END"
+    assert found.labels["decoder_output"] == found.labels["translation"]
+    assert found.labels["decoder_input"] == ["BOS", *found.labels["translation"][:-1]]
+    with regard.probe(translator.model) as records:
+        translator.log_probs([source], [target])
+    assert set(found.records) == {"decoder.1.cross", "decoder.0.attention"}
+    for name, record in found.records.items():
+        np.testing.assert_array_equal(record.weights, records[name].weights)
+
+
+def test_without_a_target_the_translation_is_recorded(translator: regard.Translator) -> None:
+    found = record_translation(translator, SENTENCE, None)
+    assert found.labels == translation_scene(translator, SENTENCE).labels
+    assert found.records["decoder.1.cross"].weights.shape[2:] == (
+        len(found.labels["translation"]),
+        len(found.labels["source"]),
+    )
+
+
+def test_invalid_target_is_rejected(translator: regard.Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(translator.vocabularies.target)
+    for target in ([size], [-1]):
+        with pytest.raises(UserError, match=f"target: token ids of this model go from 0 to {size - 1}"):
+            record_translation(translator, SENTENCE, target)
+    record_translation(translator, SENTENCE, [0, size - 1])
+    with pytest.raises(UserError, match="blank"):
+        record_translation(translator, " ", [5])
+    config = translator.model.config.model_copy(update={"positions": "learned", "max_length": 4})
+    monkeypatch.setattr(translator.model, "config", config)
+    with pytest.raises(UserError, match="target: 4 tokens exceed this model's limit of 3"):
+        record_translation(translator, SENTENCE, [5] * 4)
 
 
 @pytest.mark.parametrize("sentence", ["", "  \n"])
