@@ -1,7 +1,7 @@
 """Generators that run a model in another library: CTranslate2 or transformers."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.files import check_regular, one_line
+from regard.files import one_line, sha256_of
 from regard.runtime import import_optional
 
 Tokens = Sequence[int]
@@ -69,6 +69,11 @@ class ExternalGenerator:
         return list(range(len(found.tokens) + 1))
 
 
+def engine_files(folder: Path) -> list[Path]:
+    """Return the paths of the files that CTranslate2 reads: weights, configuration and vocabularies."""
+    return [folder / "model.bin", folder / "config.json", *sorted(folder.glob("*_vocabulary.*"))]
+
+
 class CTranslate2Generator(ExternalGenerator):
     """Generates translations with a model that CTranslate2 has loaded.
 
@@ -77,6 +82,7 @@ class CTranslate2Generator(ExternalGenerator):
 
     Args:
         folder: Folder with the files of the engine.
+        checksums: SHA-256 of each of these files by name.
         vocabularies: Text of each token of the source and of the target, by id.
         device: Device of the engine.
         longest: Maximum number of tokens of either side, END included; None if unlimited.
@@ -88,12 +94,17 @@ class CTranslate2Generator(ExternalGenerator):
     library = "CTranslate2"
 
     def __init__(
-        self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
+        self,
+        folder: Path,
+        checksums: Mapping[str, str],
+        vocabularies: tuple[Sequence[str], Sequence[str]],
+        device: torch.device,
+        longest: int | None,
     ) -> None:
         library = import_optional("ctranslate2", "export")
-        for path in folder.iterdir():
-            if not path.is_dir():
-                check_regular(path)
+        for path in engine_files(folder):  # the engine can crash on damaged files, so that errors cannot be caught
+            if sha256_of(path) != checksums.get(path.name):
+                raise UserError(f"{path}: does not match its checksum in the export; export the model again")
         threads = torch.get_num_threads()
         options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:

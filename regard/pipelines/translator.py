@@ -142,7 +142,10 @@ class Translator:
         longest = metadata.get("longest")
         if longest is not None and not isinstance(longest, int):
             raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
-        generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
+        checksums = metadata.get("sha256")
+        if not isinstance(checksums, dict):
+            raise UserError(f"{folder / FOREIGN_CONFIG}: sha256 must list the checksums of the other files")
+        generator = CTranslate2Generator(folder, checksums, vocabularies.tokens, device, longest)
         about = _About.parse(folder / FOREIGN_CONFIG, metadata)
         return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)
 
