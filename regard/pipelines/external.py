@@ -74,6 +74,13 @@ def engine_files(folder: Path) -> list[Path]:
     return [folder / "model.bin", folder / "config.json", *sorted(folder.glob("*_vocabulary.*"))]
 
 
+def check_engine_files(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Check the files of CTranslate2 against their SHA-256, because damaged files can crash the process."""
+    for path in engine_files(folder):
+        if sha256_of(path) != checksums.get(path.name):
+            raise UserError(f"{path}: does not match its checksum in the export; export the model again")
+
+
 class CTranslate2Generator(ExternalGenerator):
     """Generates translations with a model that CTranslate2 has loaded.
 
@@ -82,7 +89,6 @@ class CTranslate2Generator(ExternalGenerator):
 
     Args:
         folder: Folder with the files of the engine.
-        checksums: SHA-256 of each of these files by name.
         vocabularies: Text of each token of the source and of the target, by id.
         device: Device of the engine.
         longest: Maximum number of tokens of either side, END included; None if unlimited.
@@ -94,17 +100,9 @@ class CTranslate2Generator(ExternalGenerator):
     library = "CTranslate2"
 
     def __init__(
-        self,
-        folder: Path,
-        checksums: Mapping[str, str],
-        vocabularies: tuple[Sequence[str], Sequence[str]],
-        device: torch.device,
-        longest: int | None,
+        self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
     ) -> None:
         library = import_optional("ctranslate2", "export")
-        for path in engine_files(folder):  # the engine can crash on damaged files, so that errors cannot be caught
-            if sha256_of(path) != checksums.get(path.name):
-                raise UserError(f"{path}: does not match its checksum in the export; export the model again")
         threads = torch.get_num_threads()
         options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:

@@ -42,7 +42,7 @@ from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.external import CTranslate2Generator, ExternalGenerator
+from regard.pipelines.external import CTranslate2Generator, ExternalGenerator, check_engine_files
 from regard.pipelines.hypothesis import Hypothesis, Iteration, LengthWarnings, TreeNode, join_sentences
 
 WINDOW = 2048
@@ -145,7 +145,8 @@ class Translator:
         checksums = metadata.get("sha256")
         if not isinstance(checksums, dict):
             raise UserError(f"{folder / FOREIGN_CONFIG}: sha256 must list the checksums of the other files")
-        generator = CTranslate2Generator(folder, checksums, vocabularies.tokens, device, longest)
+        check_engine_files(folder, checksums)
+        generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
         about = _About.parse(folder / FOREIGN_CONFIG, metadata)
         return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)
 

@@ -178,7 +178,7 @@ def _mark_events(axes: Axes, logs: Sequence[list[Entry]], x_axis: str) -> bool:
     """Mark logged events by ticks at the bottom of the panel, and return whether there are any."""
     marked = False
     for i, log in enumerate(logs):
-        positions = [_value(entry, (x_axis,)) for entry in log if "event" in entry and x_axis in entry]
+        positions = [float(entry[x_axis]) for entry in log if "event" in entry and entry.get(x_axis) is not None]
         axes.plot(positions, [0.02] * len(positions), color=_colour(i), transform=axes.get_xaxis_transform(), **TICKS)
         marked = marked or bool(positions)
     return marked
