@@ -127,6 +127,7 @@ def _as_pair(value: Any) -> Any:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Pixels = Annotated[int, Field(gt=0, le=2**16)]
-Size = Annotated[tuple[Pixels, Pixels], BeforeValidator(_as_pair)]
+SideLength = Annotated[int, Field(gt=0, le=2**16)]
+"""Height or width in pixels, bounded so that damaged files cannot ask for unlimited memory."""
+Size = Annotated[tuple[SideLength, SideLength], BeforeValidator(_as_pair)]
 """Height and width in pixels or patches; one number stands for both."""

@@ -156,7 +156,9 @@ class Recipe(Settings):
         config_type = MODELS[self.kind].config_type()
         presets = [name for name in self.presets if hasattr(config_type, name)]
         changes = dict(self.model)
-        preset = changes.pop("preset", self.default_preset if presets else None)
+        preset = changes.pop("preset", None)
+        if preset is None and presets:
+            preset = self.default_preset
         if preset is not None and preset not in presets:
             problem = (
                 f"not one of {', '.join(presets)}" if presets else "given, but this kind of model has none; omit it"

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from regard.config import Settings
+from regard.config import Settings, SideLength
 from regard.data.images.formats import supported_formats
 from regard.errors import ErrorKind, UserError
 from regard.files import check_regular, open_regular
@@ -259,7 +259,7 @@ class ImagePreprocessing(Settings):
     """Preprocessing of a classifier's images, and the names of its classes."""
 
     classes: tuple[str, ...] = Field(description="names of the classes, in the order of the model's outputs")
-    size: int = Field(gt=0, description="side of the square input in pixels")
+    size: SideLength = Field(description="side of the square input in pixels")
     channels: Literal[1, 3] = Field(description="3 for colour, 1 for grey")
     fit: Literal["crop", "squash"] = Field("crop", description="how an image is made square")
     interpolation: Literal["bicubic"] = Field("bicubic", description="interpolation for resizing")
