@@ -144,8 +144,8 @@ class Stress:
         await self.hold_connections(self.raw_request("/api/embed", body) * 8, observations)
 
     async def many_sentences(self, observations: Observations) -> None:
-        """Clients that send more sentences than allowed, and as many as allowed."""
-        texts = [". " * 5000, "A. " * 999]
+        """Clients that send more sentences than allowed, almost as many as allowed, and as many characters."""
+        texts = ["Go. " * 2500, "Go. " * 999, ". " * 5000, LONG_WORD]
         await self.send_requests("/translate", [{"json": self.request(text)} for text in texts], 8, observations)
 
     async def long_words(self, observations: Observations) -> None:
