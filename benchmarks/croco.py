@@ -30,8 +30,7 @@ from regard.data.two_view.stereo import read_scenes
 from regard.models.croco import CroCo
 from regard.runtime import choose_device
 from regard.training.run import run_recipe
-from regard.training.tasks.croco.recipe import CroCoRecipe
-from regard.training.tasks.croco.task import predict_disparity
+from regard.training.tasks.croco import CroCoRecipe, predict_disparity
 from regard.training.tasks.registry import load_recipe
 
 VALIDATIONS = 10

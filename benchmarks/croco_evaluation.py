@@ -21,8 +21,7 @@ from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model
 from regard.runtime import choose_device
-from regard.training.tasks.croco.data import HELD_OUT
-from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco import HELD_OUT, CroCoRecipe
 from regard.training.tasks.registry import load_recipe
 
 LAYER_SCENES, TEST, LARGE_BASELINE, DISJOINT = (factor * HELD_OUT for factor in (2, 3, 4, 5))

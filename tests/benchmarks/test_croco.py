@@ -16,7 +16,7 @@ from regard.attention.positions import grid_positions
 from regard.data.two_view.stereo import StereoPair
 from regard.evaluation.croco import CompletionScores, LabelledPairs
 from regard.models.croco import CroCo, CroCoConfig
-from regard.training.tasks.croco.recipe import CroCoRecipe
+from regard.training.tasks.croco import CroCoRecipe
 from regard.training.tasks.registry import load_recipe
 
 LAYER = "decoder.0.cross"

@@ -11,7 +11,7 @@ from regard.registry import EXTENSIONS, check_extensions, register
 from regard.training.recipe import DEFAULT_KIND, Recipe, kind_of, read_recipe_values
 from regard.training.task import Task
 from regard.training.tasks.classification.task import ClassificationTask
-from regard.training.tasks.croco.task import CroCoTask
+from regard.training.tasks.croco import CroCoTask
 from regard.training.tasks.nat import NATTask
 from regard.training.tasks.translation.task import TranslationTask
 

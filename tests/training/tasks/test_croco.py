@@ -21,9 +21,15 @@ from regard.models.folder import load_model
 from regard.training.progress import Progress
 from regard.training.run import build_task, run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.croco.data import HELD_OUT, PhotoPairs, ScenePairs, find_pairs
-from regard.training.tasks.croco.recipe import CompletionSettings, CroCoRecipe
-from regard.training.tasks.croco.task import CompletionTask
+from regard.training.tasks.croco import (
+    HELD_OUT,
+    CompletionSettings,
+    CompletionTask,
+    CroCoRecipe,
+    PhotoPairs,
+    ScenePairs,
+    find_pairs,
+)
 from regard.training.tasks.registry import TASKS, load_recipe
 
 TINY = {
@@ -297,7 +303,7 @@ def test_bad_photographs_are_rejected(
 def test_rendering_in_chunks_does_not_change_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ScenePairs(recipe().data.scenes, 1)
     at_once = source.take(torch.arange(5))
-    monkeypatch.setattr("regard.training.tasks.croco.data.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
+    monkeypatch.setattr("regard.training.tasks.croco.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
     assert all(
         torch.allclose(one, other, atol=1e-5) for one, other in zip(at_once, source.take(torch.arange(5)), strict=True)
     )

@@ -1,43 +1,220 @@
 """Training of CroCo models: cross-view completion, and disparity of stereo pairs.
 
+A pair depends only on its number, so that a position in the data is a number. Pairs from `HELD_OUT` on are reserved for
+validation.
+
 Shapes: B pairs, H height, W width, K visible patches.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.data.images.preprocessing import VIEWS
-from regard.data.two_view.pairs import render_stereo
+from regard.config import Settings
+from regard.data.images.preprocessing import IMAGE_SUFFIXES, VIEWS, decode_image
+from regard.data.two_view.config import SceneSettings
+from regard.data.two_view.pairs import render_pairs, render_stereo
 from regard.data.two_view.random import SceneRandom
+from regard.errors import UserError, prefix_errors
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
+from regard.layers import check_image_size
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, read_config, save_model, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
 from regard.training.progress import Progress
-from regard.training.recipe import Recipe
+from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.task import InitialModel, LossSum, Step, Validation
-from regard.training.tasks.croco.data import (
-    HELD_OUT,
-    PairSource,
-    PhotoPairs,
-    ScenePairs,
-    chunks,
-    find_pairs,
-    list_photographs,
-    rendering_chunks,
-)
-from regard.training.tasks.croco.recipe import FREE_KEYS, HEAD_KEYS, CroCoRecipe
 from regard.training.tasks.simple import P, SimpleTask, TensorBatch, load_model_of
 
+PRESETS = ("micro", "mini", "small", "base", "large")
 HEAD = "head."
+HEAD_KEYS = ("head", "outputs", "head_width")
+FREE_KEYS = (*HEAD_KEYS, "drop_path")
+"""Keys of the model that may differ from those of the model that a run is initialised from."""
+HELD_OUT = 2**40
+MAX_RENDERED_PIXELS = 256 * 96 * 96
+"""Number of pixels that are rendered at once, which limits the memory of the renderer."""
+
+
+# Recipe
+
+
+class PairDataSettings(Settings):
+    """Pairs of views: rendered scenes or photographs."""
+
+    scenes: SceneSettings = Field(SceneSettings(), description="properties of rendered scenes")
+    images: Path | None = Field(
+        None, description="instead of scenes: folder of folders with two photographs each, from which crops are taken"
+    )
+    hold_out: int = Field(256, ge=2, description="validation pairs, never used for training")
+
+
+class PairBatchSettings(Settings):
+    """Size of batches."""
+
+    pairs: int = Field(64, gt=0, description="pairs per batch")
+
+
+class CompletionSettings(Settings):
+    """Masking of the first view."""
+
+    mask_ratio: float = Field(0.9, gt=0, lt=1, description="fraction of the first view's patches that are masked")
+    initial_mask_ratio: float | None = Field(
+        None, gt=0, lt=1, description="mask ratio at the first step, which makes the task easier to learn"
+    )
+    ramp_steps: int = Field(1000, gt=0, description="batches over which the mask ratio rises to its final value")
+    ramp_levels: int = Field(
+        6,
+        ge=2,
+        le=100,
+        description="number of different mask ratios from the initial to the final one; each is another batch shape, "
+        "for which a CUDA graph is captured",
+    )
+    drop_second_view: float = Field(0.1, ge=0, lt=1, description="fraction of the pairs with a blank second view")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.initial_mask_ratio is not None and self.initial_mask_ratio > self.mask_ratio:
+            raise ValueError(f"initial_mask_ratio {self.initial_mask_ratio} is more than mask_ratio {self.mask_ratio}")
+        return self
+
+    def mask_ratio_at(self, batch: int) -> float:
+        """Return the mask ratio of a batch, which rises in equal steps."""
+        if self.initial_mask_ratio is None or batch >= self.ramp_steps:
+            return self.mask_ratio
+        rises = self.ramp_levels - 1
+        difference = self.mask_ratio - self.initial_mask_ratio
+        return self.initial_mask_ratio + difference * (batch * rises // self.ramp_steps) / rises
+
+
+class CroCoRecipe(Recipe):
+    """Settings of a training run of a CroCo model."""
+
+    presets, default_preset = PRESETS, "mini"
+
+    data: PairDataSettings = PairDataSettings()
+    init: InitSettings = InitSettings()
+    model: dict[str, Any] = Field({}, description=f"kind, preset ({', '.join(PRESETS)}) and any key of the model")
+    optim: OptimSettings = OptimSettings()
+    batch: PairBatchSettings = PairBatchSettings()
+    completion: CompletionSettings = CompletionSettings()
+    training: TrainingSettings = TrainingSettings()
+
+    def check_model(self) -> None:
+        config = self.model_settings()
+        with prefix_errors("data.scenes.size"):
+            check_image_size(self.data.scenes.size, (config.patch, config.patch))
+        if config.head == "dense" and self.data.images is not None:
+            raise UserError("data.images: photographs have no disparities; give data.scenes instead")
+
+    def resolve_resumed(self, old: Self, out: Path) -> Self:
+        return self if self.init.folder is None else self.changed(model=old.model | self.model)
+
+
+# Pairs of views
+
+
+def rendering_chunks(numbers: Tensor, settings: SceneSettings) -> tuple[Tensor, ...]:
+    """Split the numbers of scenes into chunks that are rendered at once."""
+    return torch.split(numbers, max(1, MAX_RENDERED_PIXELS // math.prod(settings.size)))
+
+
+class PairSource(Protocol):
+    """Pairs of views by number."""
+
+    def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both views of the pairs with these numbers (B,), each (B, 3, H, W), on the device of the numbers."""
+
+
+class ScenePairs:
+    """Rendered scenes."""
+
+    def __init__(self, settings: SceneSettings, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+
+    def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        parts = rendering_chunks(numbers, self.settings)
+        rendered = [render_pairs(self.settings, self.seed, part).views for part in parts]
+        first, second = (torch.cat([views[i].image for views in rendered]) for i in (0, 1))
+        return first, second
+
+
+class PhotoPairs:
+    """Crops of photographs, at the same position in both; the last `held_out` folders are reserved for validation."""
+
+    def __init__(self, folders: list[Path], size: tuple[int, int], seed: int, held_out: int) -> None:
+        self.size, self.seed, self.train = size, seed, len(folders) - held_out
+        self.images = [_read_pair(folder) for folder in folders]
+        for folder, images in zip(folders, self.images, strict=True):
+            if images.shape[-2] < size[0] or images.shape[-1] < size[1]:
+                raise UserError(
+                    f"{folder}: images of {images.shape[-2]}×{images.shape[-1]} pixels are smaller than "
+                    f"data.scenes.size {size[0]}×{size[1]}"
+                )
+
+    def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        draws = SceneRandom(self.seed, numbers)
+        which, down, across = draws.uniform(0, 1, 3).T.tolist()
+        height, width = self.size
+        crops = []
+        for number, share, y, x in zip(numbers.tolist(), which, down, across, strict=True):
+            held_out = number >= HELD_OUT
+            first, count = (self.train, len(self.images) - self.train) if held_out else (0, self.train)
+            images = self.images[first + min(count - 1, int(share * count))]
+            top, left = int(y * (images.shape[-2] - height + 1)), int(x * (images.shape[-1] - width + 1))
+            crops.append(images[:, :, top : top + height, left : left + width])
+        both = torch.stack(crops, 1).to(numbers.device).float() / 255
+        return both[0], both[1]
+
+
+def find_pairs(folder: Path) -> list[Path]:
+    """Return the folders with two images in a folder, sorted."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; data.images contains one folder with two images per pair")
+    found = sorted(path for path in folder.iterdir() if path.is_dir())
+    for path in found:
+        find_images(path)
+    if len(found) < 2:
+        raise UserError(
+            f"{folder}: {len(found)} folders with two images; training and validation need at least one each"
+        )
+    return found
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Return the two images of a pair."""
+    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    if len(images) != 2:
+        raise UserError(f"{folder}: {len(images)} images; a pair is a folder with two images in alphabetical order")
+    return images
+
+
+def list_photographs(folder: Path | None) -> dict[str, Path]:
+    """Return every photograph of a folder of pairs, by the names of its folder and file."""
+    if folder is None:
+        return {}
+    return {f"{pair.name}/{image.name}": image for pair in find_pairs(folder) for image in find_images(pair)}
+
+
+def _read_pair(folder: Path) -> Tensor:
+    """Read both images of a pair, (2, 3, H, W), uint8."""
+    one, other = (torch.tensor(decode_image(path)).permute(2, 0, 1) for path in find_images(folder))
+    if one.shape != other.shape:
+        sizes = " and ".join(f"{image.shape[1]}×{image.shape[2]}" for image in (one, other))
+        raise UserError(f"{folder}: images of {sizes} pixels; both images of a pair must have the same size")
+    return torch.stack((one, other))
+
+
+# Task
 
 
 @dataclass(frozen=True)
@@ -132,7 +309,7 @@ class CroCoTask(SimpleTask[P]):
     def held_out(self) -> list[Tensor]:
         """Return the numbers of the validation pairs, in chunks of the batch size."""
         numbers = torch.arange(self.recipe.data.hold_out, device=self.device) + HELD_OUT
-        return [part for part in chunks(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
+        return [part for part in torch.split(numbers, max(2, self.recipe.batch.pairs)) if len(part) > 1]
 
 
 class CompletionTask(CroCoTask[MaskedPairs]):
