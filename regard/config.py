@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from regard.errors import UserError
@@ -127,5 +127,6 @@ def _as_pair(value: Any) -> Any:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_as_pair)]
+Pixels = Annotated[int, Field(gt=0, le=2**16)]
+Size = Annotated[tuple[Pixels, Pixels], BeforeValidator(_as_pair)]
 """Height and width in pixels or patches; one number stands for both."""

@@ -4,6 +4,7 @@ A pipe blocks, a device such as /dev/zero never ends, and deeply nested text exh
 that name the file.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -50,6 +51,8 @@ def report_unreadable(path: Path) -> Iterator[None]:
 
 def check_regular(path: Path) -> None:
     """Check that a path is a regular file or a link to one, before a library opens it."""
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r}: a file name cannot contain a null character")
     with report_unreadable(path):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
@@ -63,6 +66,12 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
     check_regular(path)
     with report_unreadable(path), path.open("rb") as file:
         yield file
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 checksum of a regular file in hexadecimal."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:

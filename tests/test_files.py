@@ -21,6 +21,7 @@ from regard.files import (
     read_json,
     read_raw_lines,
     read_text,
+    sha256_of,
 )
 
 
@@ -53,6 +54,16 @@ def test_links_to_regular_files_are_followed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("[1]")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert read_json(tmp_path / "link") == [1]
+
+
+def test_null_character_in_a_path_is_reported() -> None:
+    with pytest.raises(UserError, match=r"'a\\x00b': a file name cannot contain a null character"):
+        read_bytes(Path("a\0b"))
+
+
+def test_checksum_is_that_of_the_contents(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ interrupted store is not mistaken for a complete one.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -93,22 +93,22 @@ class Store:
     metadata: dict[str, Any]
 
 
-def open_store(folder: Path, arrays: Sequence[str], metadata: Sequence[str]) -> Store:
+def open_store(folder: Path, arrays: Sequence[str], metadata: Mapping[str, type]) -> Store:
     """Open a store. An array file is checked against its checksum unless its size and modification time are unchanged.
 
     Args:
         folder: Folder of the store.
         arrays: Names of arrays that the store must have; further arrays are opened too.
-        metadata: Keys that the metadata must have.
+        metadata: Keys that the metadata must have, with the types of their values.
 
     Raises:
         DamagedStoreError: If a file is missing or does not match the description.
     """
     description = read_description(folder)
     missing = [f"{name}.npy" for name in arrays if f"{name}.npy" not in description["arrays"]]
-    missing += [key for key in metadata if key not in description["metadata"]]
+    missing += [key for key, kind in metadata.items() if not isinstance(description["metadata"].get(key), kind)]
     if missing:
-        raise DamagedStoreError(f"{DESCRIPTION} does not list {missing[0]}")
+        raise DamagedStoreError(f"{DESCRIPTION} does not list {missing[0]}, or lists it incorrectly")
     opened = {
         name.removesuffix(".npy"): _open_array(folder / name, known) for name, known in description["arrays"].items()
     }
@@ -120,7 +120,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         description: dict[str, Any] = read_json(folder / DESCRIPTION)
         if description["format"] != FORMAT:
-            raise DamagedStoreError(f"{DESCRIPTION} has format {description['format']}, not {FORMAT}")
+            raise DamagedStoreError(f"{DESCRIPTION} has format {description['format']!r:.40}, not {FORMAT}")
         if not isinstance(description["metadata"], dict):
             raise DamagedStoreError(f"{DESCRIPTION} is incomplete")
         for name, array in description["arrays"].items():
@@ -146,9 +146,11 @@ def _open_array(path: Path, known: dict[str, Any]) -> npt.NDArray[Any]:
     except Exception as error:  # numpy raises many exception types for damaged headers
         raise DamagedStoreError(f"{path.name} cannot be read: {error}") from None
     if state.st_size != known.get("bytes") or not array.ndim or len(array) != known.get("length"):
-        raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')}")
+        raise DamagedStoreError(f"{path.name} has {state.st_size} bytes, not {known.get('bytes')!r:.40}")
     if not array.flags.c_contiguous:
         raise DamagedStoreError(f"{path.name} is not stored row by row")
+    if array.dtype.kind not in "biuf":
+        raise DamagedStoreError(f"{path.name} contains {array.dtype}, not numbers")
     if state.st_mtime_ns != known.get("mtime_ns") and hashlib.sha256(array.data).hexdigest() != known["sha256"]:
         raise DamagedStoreError(f"{path.name} does not match its checksum")
     return array

@@ -16,7 +16,7 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Conditions, Data, Report, save_report
-from regard.files import open_regular
+from regard.files import sha256_of
 from regard.models.folder import WEIGHTS, check_input_type, find_model_folder
 from regard.pipelines.hypothesis import LengthWarnings
 from regard.pipelines.translator import Translator
@@ -140,8 +140,7 @@ def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[
 
 def fingerprint_model(folder: Path) -> str:
     """Return the start of the SHA-256 of a model's weights, as printed by `sha256sum model.safetensors`."""
-    with open_regular(folder / WEIGHTS) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+    return sha256_of(folder / WEIGHTS)[:DIGITS]
 
 
 def tokenisation_warning(translations: Sequence[str], references: Sequence[str]) -> str | None:

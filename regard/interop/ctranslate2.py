@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.files import sha256_of
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
 from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
-from regard.pipelines.external import CTranslate2Generator
+from regard.pipelines.external import CTranslate2Generator, engine_files
 from regard.pipelines.translator import Translator, is_exported
 from regard.runtime import import_optional
 
@@ -89,8 +90,9 @@ def save_ctranslate2(
     if len(translator.models) > 1:
         raise UserError("CTranslate2 has no ensembles; give one model")
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
+    checksums = {path.name: sha256_of(path) for path in engine_files(folder)}
     translator.vocabularies.save(folder)
-    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS)}
+    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "sha256": checksums}
     save_config(folder / FOREIGN_CONFIG, translator.model, values | dict(metadata or {}))
 
 

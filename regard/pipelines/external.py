@@ -1,7 +1,7 @@
 """Generators that run a model in another library: CTranslate2 or transformers."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.files import check_regular, one_line
+from regard.files import one_line, sha256_of
 from regard.runtime import import_optional
 
 Tokens = Sequence[int]
@@ -69,6 +69,18 @@ class ExternalGenerator:
         return list(range(len(found.tokens) + 1))
 
 
+def engine_files(folder: Path) -> list[Path]:
+    """Return the paths of the files that CTranslate2 reads: weights, configuration and vocabularies."""
+    return [folder / "model.bin", folder / "config.json", *sorted(folder.glob("*_vocabulary.*"))]
+
+
+def check_engine_files(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Check the files of CTranslate2 against their SHA-256, because damaged files can crash the process."""
+    for path in engine_files(folder):
+        if sha256_of(path) != checksums.get(path.name):
+            raise UserError(f"{path}: does not match its checksum in the export; export the model again")
+
+
 class CTranslate2Generator(ExternalGenerator):
     """Generates translations with a model that CTranslate2 has loaded.
 
@@ -91,9 +103,6 @@ class CTranslate2Generator(ExternalGenerator):
         self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
     ) -> None:
         library = import_optional("ctranslate2", "export")
-        for path in folder.iterdir():
-            if not path.is_dir():
-                check_regular(path)
         threads = torch.get_num_threads()
         options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:

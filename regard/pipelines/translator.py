@@ -42,7 +42,7 @@ from regard.models.nat import NATransformer
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.external import CTranslate2Generator, ExternalGenerator
+from regard.pipelines.external import CTranslate2Generator, ExternalGenerator, check_engine_files
 from regard.pipelines.hypothesis import Hypothesis, Iteration, LengthWarnings, TreeNode, join_sentences
 
 WINDOW = 2048
@@ -142,6 +142,10 @@ class Translator:
         longest = metadata.get("longest")
         if longest is not None and not isinstance(longest, int):
             raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
+        checksums = metadata.get("sha256")
+        if not isinstance(checksums, dict):
+            raise UserError(f"{folder / FOREIGN_CONFIG}: sha256 must list the checksums of the other files")
+        check_engine_files(folder, checksums)
         generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
         about = _About.parse(folder / FOREIGN_CONFIG, metadata)
         return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)

@@ -21,7 +21,7 @@ from regard.data.text.readers import format_suffix
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest, tokenisation_for
-from regard.files import read_json
+from regard.files import read_json, sha256_of
 from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
@@ -174,10 +174,7 @@ class Provenance:
 
     def finish(self, paths: Sequence[Path], counts: Counts, pairs: int) -> None:
         """Record the result with a checksum of every file."""
-        files = {}
-        for path in paths:
-            with path.open("rb") as file:
-                files[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        files = {path.name: sha256_of(path) for path in paths}
         result = {"pairs": pairs, "blank": counts.blank, "too_long": counts.long, "files": files}
         self._write({"complete": True} | result)
 

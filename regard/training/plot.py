@@ -23,7 +23,6 @@ COUNTED = ("tokens", "images")
 FORMATS = (".png", ".svg", ".pdf")
 # The palette of Okabe and Ito, distinguishable with colour blindness; without yellow, which is too light on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MISSING = object()
 Entry = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 
@@ -68,6 +67,8 @@ PANELS = (
     Panel("speed, per second", SPEEDS, "from zero"),
     Panel("peak memory, MB", (Curve("", ("memory",), LINE),), "from zero"),
 )
+PLOTTED = [curve.keys for panel in PANELS for curve in panel.curves] + [(name,) for name in get_args(XAxis)]
+"""Paths of keys whose values are numbers."""
 
 
 def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
@@ -107,6 +108,8 @@ def read_log(run: Path) -> list[Entry]:
         try:
             entry = parse_json(line)
             entries.append({"step": int(entry["step"])} | entry)
+            for keys in PLOTTED:
+                _value(entry, keys)
         except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"{path}, line {number}: not a log entry: {line.rstrip()[:80]!r}") from None
     if not entries:
@@ -175,7 +178,7 @@ def _mark_events(axes: Axes, logs: Sequence[list[Entry]], x_axis: str) -> bool:
     """Mark logged events by ticks at the bottom of the panel, and return whether there are any."""
     marked = False
     for i, log in enumerate(logs):
-        positions = [entry[x_axis] for entry in log if "event" in entry and x_axis in entry]
+        positions = [float(entry[x_axis]) for entry in log if "event" in entry and entry.get(x_axis) is not None]
         axes.plot(positions, [0.02] * len(positions), color=_colour(i), transform=axes.get_xaxis_transform(), **TICKS)
         marked = marked or bool(positions)
     return marked
@@ -185,12 +188,20 @@ def _points(log: list[Entry], curve: Curve, x_axis: str) -> Floats:
     """Return (x, value) pairs, (n, 2); NaN values leave a gap."""
     found = []
     for entry in log:
-        value: Any = entry
-        for key in curve.keys:
-            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
-        if value is not MISSING and x_axis in entry:
-            found.append((float(entry[x_axis]), np.nan if value is None else float(value)))
+        x, y = _value(entry, (x_axis,)), _value(entry, curve.keys)
+        if x is not None and y is not None:
+            found.append((x, y))
     return np.array(found).reshape(-1, 2)
+
+
+def _value(entry: Entry, keys: Sequence[str]) -> float | None:
+    """Return the number at a path of keys, NaN where the log has null, and None where it has nothing."""
+    value: Any = entry
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = value[key]
+    return np.nan if value is None else float(value)
 
 
 def _colour(run: int) -> str:

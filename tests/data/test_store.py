@@ -22,7 +22,7 @@ def write(folder: Path, chunks: int = 1) -> Path:
 
 
 def read(folder: Path) -> Store:
-    return open_store(folder, ("numbers", "matrices"), ("names",))
+    return open_store(folder, ("numbers", "matrices"), {"names": list})
 
 
 @pytest.fixture
@@ -89,7 +89,9 @@ def test_a_damaged_description_is_detected(folder: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "array", [np.array(1), np.ones((2, 3), order="F"), np.array([1, "a"], object)], ids=["scalar", "columns", "objects"]
+    "array",
+    [np.array(1), np.ones((2, 3), order="F"), np.array([1, "a"], object), np.array(["a", "b"]), np.ones(2, complex)],
+    ids=["scalar", "columns", "objects", "strings", "complex"],
 )
 def test_arrays_of_another_layout_are_detected(folder: Path, array: np.ndarray) -> None:
     path = folder / "numbers.npy"
@@ -99,6 +101,28 @@ def test_arrays_of_another_layout_are_detected(folder: Path, array: np.ndarray) 
     (folder / DESCRIPTION).write_text(json.dumps(description))
     with pytest.raises(DamagedStoreError, match=r"numbers\.npy"):
         read(folder)
+
+
+@pytest.mark.parametrize("value", [None, 5, "ab", {"a": 1}])
+def test_metadata_of_another_type_is_rejected(folder: Path, value: object) -> None:
+    description = json.loads((folder / DESCRIPTION).read_text())
+    description["metadata"]["names"] = value
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+    with pytest.raises(DamagedStoreError, match="does not list names, or lists it incorrectly"):
+        read(folder)
+
+
+def test_messages_about_long_values_are_short(folder: Path) -> None:
+    original = json.loads((folder / DESCRIPTION).read_text())
+    long_array = original["arrays"]["numbers.npy"] | {"bytes": "9" * 10**5}
+    for changed in (
+        original | {"format": "9" * 10**5},
+        original | {"arrays": original["arrays"] | {"numbers.npy": long_array}},
+    ):
+        (folder / DESCRIPTION).write_text(json.dumps(changed))
+        with pytest.raises(DamagedStoreError) as error:
+            read(folder)
+        assert len(str(error.value)) < 150
 
 
 @pytest.mark.parametrize(("group", "key"), [("arrays", "numbers.npy"), ("metadata", "names")])

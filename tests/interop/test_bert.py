@@ -54,6 +54,15 @@ def folder(foreign: Any, tmp_path: Path) -> Path:
     return path
 
 
+def test_tokenizer_without_its_unknown_token_is_rejected(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["unk_token"] = "[NONE]"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json: damaged or not a tokenizer"):
+        WordPieceTokenizer.load(path)
+
+
 @torch.no_grad()
 def token_vectors(model: Any, ids: list[list[int]]) -> list[np.ndarray]:
     """Return the vectors of all tokens, computed separately for each text."""

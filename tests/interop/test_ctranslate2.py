@@ -1,5 +1,6 @@
 """Export to CTranslate2, and translation with it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -183,10 +184,20 @@ def test_failed_verification_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_export_is_rejected(trained_run: Path, tmp_path: Path) -> None:
+def test_damaged_export_is_rejected_before_the_engine_reads_it(trained_run: Path, tmp_path: Path) -> None:
     save_ctranslate2(Translator.load(trained_run), tmp_path)
-    complete = (tmp_path / "model.bin").read_bytes()
-    for content in (complete[: len(complete) // 2], b"", b"x" * 100):
-        (tmp_path / "model.bin").write_bytes(content)
-        with pytest.raises(UserError, match="CTranslate2 cannot load it"):
+    vocabularies = [path.name for path in tmp_path.glob("*_vocabulary.*")]
+    assert vocabularies
+    for name in ("model.bin", "config.json", *vocabularies):
+        path = tmp_path / name
+        complete = path.read_bytes()
+        for content in (complete[: len(complete) // 2], b"", b"x" * 100, bytes([complete[0] ^ 1]) + complete[1:]):
+            path.write_bytes(content)
+            with pytest.raises(UserError, match=f"{name}: does not match its checksum in the export; export the model"):
+                Translator.load(tmp_path)
+        path.write_bytes(complete)
+    config = json.loads((tmp_path / "regard.json").read_text(encoding="utf-8"))
+    for checksums in (None, [], {}):
+        (tmp_path / "regard.json").write_text(json.dumps(config | {"sha256": checksums}), encoding="utf-8")
+        with pytest.raises(UserError, match="checksum"):
             Translator.load(tmp_path)

@@ -189,7 +189,7 @@ def test_tensors_of_other_shapes_and_dtypes_are_named(folder: Path, tmp_path: Pa
         ({"hidden_size": 10**9}, "too large for any memory"),
         ({"hidden_size": 10**30}, "too large for any memory"),
         ({"intermediate_size": 10**9}, "feed_forward.inner"),
-        ({"image_size": 4 * 10**6}, "positions"),
+        ({"image_size": 4 * 10**6}, "image"),
         ({"num_hidden_layers": 10**9}, "layers"),
         ({"num_hidden_layers": -1}, "layers"),
         ({"num_attention_heads": 0}, "heads"),

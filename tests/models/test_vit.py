@@ -219,3 +219,8 @@ def test_invalid_settings_are_rejected(case: str) -> None:
     changes, message = INVALID[case]
     with pytest.raises(UserError, match=message):
         build(**changes)
+
+
+def test_image_size_is_bounded() -> None:
+    with pytest.raises(UserError, match=r"image.*65536"):
+        ViTConfig.parse({"image": 2**40}, "test")

@@ -115,20 +115,26 @@ def test_invalid_input_is_rejected_in_one_sentence(run: Path, tmp_path: Path, co
     empty, damaged, bare = tmp_path / "empty", tmp_path / "damaged", tmp_path / "bare"
     write(empty, [])
     write(damaged, FULL[:1], "{oops}\n" + json.dumps(FULL[2]) + "\n")
+    words = write(tmp_path / "words", [entry(1, loss="low")])
+    lists = write(tmp_path / "lists", [entry(1, validation={"bleu": [1]})])
+    times = write(tmp_path / "times", [{"step": 1, "seconds": {}, "loss": 2.0}])
     bare.mkdir()
     old = write(tmp_path / "old", [{"step": 1, "loss": 2.0}])
     out = tmp_path / "p.png"
-    for words, message in (
+    for arguments, message in (
         ((tmp_path / "none",), "none: no such run folder"),
         ((bare,), "bare: not a training run"),
         ((empty,), "empty/log.jsonl: no entries yet"),
         ((run, damaged), "damaged/log.jsonl, line 2: not a log entry: '{oops}'"),
+        ((words,), "words/log.jsonl, line 1: not a log entry"),
+        ((lists,), "lists/log.jsonl, line 1: not a log entry"),
+        ((times,), "times/log.jsonl, line 1: not a log entry"),
         ((old, "--x", "tokens"), "old: its log has no tokens; choose another --x"),
         ((run, "--x", "epochs"), "--x epochs: choose step, seconds, tokens"),
         ((run, "--out", tmp_path / "p.doc"), "p.doc: unknown format; the name must end in .png, .svg, .pdf"),
         ((run, "--out", tmp_path / "nowhere" / "p.png"), "nowhere/p.png: cannot be written"),
     ):
-        assert message in command("plot", *words, *(() if "--out" in words else ("--out", out))).error
+        assert message in command("plot", *arguments, *(() if "--out" in arguments else ("--out", out))).error
     assert not out.exists()
 
 

@@ -70,7 +70,7 @@ class FileSource(ImageSource):
     def size(self, row: int) -> int:
         try:
             return (self.root / self.names[row]).stat().st_size
-        except OSError:
+        except (OSError, ValueError):  # missing, or not a valid path
             return -1
 
     def content(self, row: int) -> bytes:

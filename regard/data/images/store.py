@@ -95,7 +95,7 @@ def open_image_store(folder: Path, images: ImageSet | None = None, threads: int 
         DamagedStoreError: If a file is missing or does not match the description.
         UserError: If `images` is not the set that the store was made from.
     """
-    store = open_store(folder, ("labels", "rows"), ("classes", "size", "fit", "images"))
+    store = open_store(folder, ("labels", "rows"), {"classes": list, "size": int, "fit": str, "images": str})
     if images is not None and images.fingerprint() != store.metadata["images"]:
         raise UserError(f"{images.where}: these are not the images that {folder} was made from; restore them")
     if "pixels" not in store.arrays:
@@ -116,7 +116,7 @@ def has_pixels(folder: Path) -> bool:
 
 def stored_names(folder: Path, images: ImageSet) -> list[str]:
     """Return the names of the images in a store that was made from `images`."""
-    rows = open_store(folder, ("rows",), ()).arrays["rows"]
+    rows = open_store(folder, ("rows",), {}).arrays["rows"]
     return [images.source.names[row] for row in rows.tolist()]
 
 

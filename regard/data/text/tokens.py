@@ -163,7 +163,7 @@ def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]],
 
 def open_token_store(folder: Path) -> ParallelTokens:
     """Open a tokenised corpus memory-mapped."""
-    store = open_store(folder, ("source", "source.offsets", "target", "target.offsets"), ("sizes",))
+    store = open_store(folder, ("source", "source.offsets", "target", "target.offsets"), {"sizes": list})
     links = _ragged(store, "links") if "links" in store.arrays else None
     return ParallelTokens(_ragged(store, "source"), _ragged(store, "target"), links, tuple(store.metadata["sizes"]))
 

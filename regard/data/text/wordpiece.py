@@ -44,7 +44,9 @@ class WordPieceTokenizer:
         try:
             check_subword_prefix(content)
             tokenizer = cls(tokenizers.Tokenizer.from_str(content))
-            tokenizer.encode_batch(["a", ""])  # fails if its rules contradict each other
+            tokenizer.encode_batch(
+                ["a", "", "\U00010900"]
+            )  # fails if its rules contradict each other, or no [UNK] exists
             return tokenizer
         except Exception as error:  # the library raises no more specific class
             raise UserError(f"{path}: damaged or not a tokenizer ({one_line(error)})") from None
