@@ -176,7 +176,7 @@ def is_known(key: str) -> bool:
     try:
         load_recipe(None, [change], {} if group == "data.corpora" else {"data.builtin": "en-zh"})
     except UserError as error:
-        return not re.search(rf"unknown key {group}[\w.]*\b{name}\b", str(error))
+        return "unknown key" not in str(error)
     return True
 
 

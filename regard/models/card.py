@@ -110,6 +110,11 @@ def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
     return ["", "## Training data", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |", *rows]
 
 
+def _is_score(value: Any) -> bool:
+    """Return whether a value of a score file is a number that can be formatted; huge integers cannot."""
+    return isinstance(value, int | float) and abs(value) < 1e9
+
+
 def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
     evaluations = scores.get("evaluations")
     for evaluation in map(_mapping, evaluations if isinstance(evaluations, list) else ()):
@@ -118,7 +123,7 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
         yield f"On {data.get('lines')} sentences (data {data.get('sha256')}), {evaluation.get('date')}:"
         yield ""
         for name, value in _mapping(evaluation.get("scores")).items():
-            if isinstance(value, int | float):
+            if _is_score(value):
                 yield f"- {name} {value:.2f}" + (f" (`{signatures[name]}`)" if signatures.get(name) else "")
         yield ""
 
@@ -130,7 +135,7 @@ def _validation_lines(scores: Mapping[str, Any]) -> Iterator[str]:
     yield f"On the validation data, which selected the model, at step {scores.get('step')}:"
     yield ""
     for name, value in validation.items():
-        if name != "score" and isinstance(value, int | float):  # "score" repeats one of the others
+        if name != "score" and _is_score(value):  # "score" repeats one of the others
             yield f"- validation {name} {value:.4g}"
     yield ""
 

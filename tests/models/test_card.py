@@ -10,7 +10,7 @@ import torch
 from regard import Classifier, Translator
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
-from regard.models.card import build_card
+from regard.models.card import _score_lines, _validation_lines, build_card
 
 
 def test_card_of_a_run_on_a_built_in_corpus(tmp_path: Path) -> None:
@@ -93,3 +93,11 @@ def test_weights_of_another_engine_cannot_be_saved(trained_run: Path, tmp_path: 
     exported = load_translator(trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match="load the model with the engine regard"):
         exported.save_pretrained(tmp_path / "saved")
+
+
+def test_values_that_are_no_scores_are_omitted(tmp_path: Path) -> None:
+    huge = {"bleu": 41.25, "huge": 10**400, "nan": float("nan"), "text": "41"}
+    lines = list(_score_lines({"evaluations": [{"scores": huge}]}))
+    assert [line for line in lines if line.startswith("- ")] == ["- bleu 41.25"]
+    lines = list(_validation_lines({"validation": huge}))
+    assert [line for line in lines if line.startswith("- ")] == ["- validation bleu 41.25"]
