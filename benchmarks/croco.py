@@ -24,9 +24,9 @@ import stubs  # noqa: F401  # before all that imports regard
 import torch
 from croco_evaluation import evaluate, load_croco
 from harness import environment, save_result
+from stereo import read_scenes
 from torch import Tensor
 
-from regard.data.two_view.stereo import read_scenes
 from regard.models.croco import CroCo
 from regard.runtime import choose_device
 from regard.training.run import run_recipe

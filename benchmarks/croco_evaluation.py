@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from croco_scores import CompletionScores, LabelledPairs, score_completion
 from PIL import Image
+from stereo import StereoPair, read_scenes
 from torch import Tensor
 
 from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.random import SceneRandom
-from regard.data.two_view.stereo import StereoPair, read_scenes
-from regard.evaluation.croco import CompletionScores, LabelledPairs, choose_visible, score_completion, second_views
+from regard.evaluation.croco import choose_visible, second_views
 from regard.inspection.two_view import draw_matches, find_peaks, to_image
 from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo

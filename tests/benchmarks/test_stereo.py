@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data.two_view.stereo import read_scenes
+from benchmarks.stereo import read_scenes
 from regard.errors import UserError
 
 HEIGHT, WIDTH, SHIFT = 8, 24, 4
