@@ -74,6 +74,18 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return the size and checksum of a regular file, for `is_unchanged`."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def is_unchanged(path: Path, described: Any) -> bool:
+    """Compare a file with the result of `describe_file`: first the size, because a checksum of a large file is slow."""
+    check_regular(path)
+    same_size = isinstance(described, dict) and path.stat().st_size == described.get("bytes")
+    return same_size and sha256_of(path) == described.get("sha256")
+
+
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Read a regular file of at most `limit` bytes."""
     with open_regular(path) as file:

@@ -14,6 +14,8 @@ from regard.errors import MAX_MESSAGE, UserError
 from regard.files import (
     MissingFileError,
     check_regular,
+    describe_file,
+    is_unchanged,
     open_regular,
     parse_json,
     parse_yaml,
@@ -64,6 +66,19 @@ def test_null_character_in_a_path_is_reported() -> None:
 def test_checksum_is_that_of_the_contents(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_of(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_file_is_unchanged_if_size_and_checksum_are(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    described = describe_file(path)
+    assert is_unchanged(path, described)
+    for content in (b"abd", b"abcd", b""):
+        path.write_bytes(content)
+        assert not is_unchanged(path, described)
+    path.write_bytes(b"abc")
+    for other in (None, 3, {}, {"bytes": 3}, described | {"bytes": 4}):
+        assert not is_unchanged(path, other)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import sha256_of
+from regard.files import describe_file
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
 from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
@@ -90,9 +90,9 @@ def save_ctranslate2(
     if len(translator.models) > 1:
         raise UserError("CTranslate2 has no ensembles; give one model")
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
-    checksums = {path.name: sha256_of(path) for path in engine_files(folder)}
+    files = {path.name: describe_file(path) for path in engine_files(folder)}
     translator.vocabularies.save(folder)
-    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "sha256": checksums}
+    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
     save_config(folder / FOREIGN_CONFIG, translator.model, values | dict(metadata or {}))
 
 

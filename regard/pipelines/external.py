@@ -14,7 +14,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.files import one_line, sha256_of
+from regard.files import is_unchanged, one_line
 from regard.runtime import import_optional
 
 Tokens = Sequence[int]
@@ -74,10 +74,10 @@ def engine_files(folder: Path) -> list[Path]:
     return [folder / "model.bin", folder / "config.json", *sorted(folder.glob("*_vocabulary.*"))]
 
 
-def check_engine_files(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Check the files of CTranslate2 against their SHA-256, because damaged files can crash the process."""
+def check_engine_files(folder: Path, described: Mapping[str, Any]) -> None:
+    """Check the sizes and checksums of the files of CTranslate2, because damaged files can crash the process."""
     for path in engine_files(folder):
-        if sha256_of(path) != checksums.get(path.name):
+        if not is_unchanged(path, described.get(path.name)):
             raise UserError(f"{path}: does not match its checksum in the export; export the model again")
 
 

@@ -142,10 +142,10 @@ class Translator:
         longest = metadata.get("longest")
         if longest is not None and not isinstance(longest, int):
             raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
-        checksums = metadata.get("sha256")
-        if not isinstance(checksums, dict):
-            raise UserError(f"{folder / FOREIGN_CONFIG}: sha256 must list the checksums of the other files")
-        check_engine_files(folder, checksums)
+        files = metadata.get("files")
+        if not isinstance(files, dict):
+            raise UserError(f"{folder / FOREIGN_CONFIG}: files must list the sizes and checksums of the other files")
+        check_engine_files(folder, files)
         generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
         about = _About.parse(folder / FOREIGN_CONFIG, metadata)
         return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)

@@ -6,9 +6,7 @@ written to a hidden folder, synced and renamed; then `last` is updated; then old
 that is killed at any point leaves the previous checkpoint intact.
 """
 
-import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -25,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.files import MissingFileError, check_regular, open_regular, read_json, read_text
+from regard.files import MissingFileError, describe_file, is_unchanged, read_json, read_text
 from regard.models.folder import fsync, read_safetensors
 from regard.training.distributed import Processes
 
@@ -171,7 +169,7 @@ def _create(partial: Path) -> None:
 def _publish(partial: Path, target: Path, step: int, values: dict[str, Any], keep: int) -> None:
     """Add state.json and the manifest, rename the folder, update `last`, and delete old checkpoints."""
     (partial / VALUES).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    files = {path.name: _describe(path) for path in sorted(partial.iterdir())}
+    files = {path.name: describe_file(path) for path in sorted(partial.iterdir())}
     for name in files:
         fsync(partial / name)
     manifest = {"format": FORMAT, "files": files}
@@ -193,7 +191,7 @@ def _verify(path: Path) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             raise DamagedError(f"{MANIFEST} has format {manifest['format']}, expected {FORMAT}")
         for name, described in manifest["files"].items():
-            if Path(name).name != name or not _matches(path / name, described):
+            if Path(name).name != name or not is_unchanged(path / name, described):
                 raise DamagedError(f"{name} does not match its checksum")
         values = read_json(path / VALUES)
         if not isinstance(values["step"], int):
@@ -203,17 +201,6 @@ def _verify(path: Path) -> dict[str, Any]:
     except (UserError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} or a file it lists cannot be read: {error}") from None
     return dict(values)
-
-
-def _matches(path: Path, described: dict[str, Any]) -> bool:
-    """Compare a file with its description: first its size, because a checksum takes long."""
-    check_regular(path)
-    return bool(path.stat().st_size == described["bytes"]) and _describe(path) == described
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    with open_regular(path) as file:
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _completed(folder: Path) -> list[Path]:

@@ -197,7 +197,7 @@ def test_damaged_export_is_rejected_before_the_engine_reads_it(trained_run: Path
                 Translator.load(tmp_path)
         path.write_bytes(complete)
     config = json.loads((tmp_path / "regard.json").read_text(encoding="utf-8"))
-    for checksums in (None, [], {}):
-        (tmp_path / "regard.json").write_text(json.dumps(config | {"sha256": checksums}), encoding="utf-8")
+    for files in (None, [], {}, {"model.bin": 1}):
+        (tmp_path / "regard.json").write_text(json.dumps(config | {"files": files}), encoding="utf-8")
         with pytest.raises(UserError, match="checksum"):
             Translator.load(tmp_path)
