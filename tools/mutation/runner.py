@@ -21,7 +21,7 @@ from tools.mutation.mutants import Mutant
 FIRST_SECONDS = 15
 """Most mutants are killed by tests that take this long in total. The others follow in a second process."""
 LIMIT_SECONDS, LIMIT_FACTOR = 60, 10
-"""A test hangs if it takes longer than this many seconds plus a multiple of what it took when the map was built."""
+"""A test hangs if it takes more CPU time than this many seconds plus a multiple of its time in the map."""
 
 
 @dataclass
