@@ -191,3 +191,20 @@ def test_a_mutant_is_killed_by_a_test_that_fails_or_hangs(project: Path, monkeyp
     assert results[1].killer == "tests/test_sums.py::test_half"
     assert (hanging.state, hanging.killer) == ("killed", "tests/test_sums.py::test_loop")
     assert (project / "copy" / "regard" / "sums.py").read_text() == (project / "regard" / "sums.py").read_text()
+
+
+def test_tests_of_a_few_files_are_run_first() -> None:
+    seconds = {"tests/ops/test_b.py::slow": 1.5, "tests/ops/test_a.py::one": 0.1, "tests/ops/test_a.py::two": 0.1}
+    seconds |= {f"tests/models/test_{i}.py::{j}": 0.1 for i in range(3) for j in range(2 + i)}
+    seconds |= {"tests/cli/test_all.py::long": 14.5, "tests/ops/test_a.py::long": 3.0}
+    tests = [CoveringTest(name, seconds[name], {}, {}, {}) for name in sorted(seconds, key=lambda name: seconds[name])]
+    first, second, third = runner.split_tests(tests, "tests/ops/")
+    assert {test.name.split("::")[0] for test in first} == {
+        "tests/ops/test_a.py",
+        "tests/ops/test_b.py",
+        "tests/models/test_2.py",
+    }
+    assert sum(test.seconds for test in first) <= runner.FIRST_SECONDS
+    assert [test.name for test in third] == ["tests/cli/test_all.py::long"]
+    assert {test.name for test in [*first, *second, *third]} == seconds.keys()
+    assert runner.split_tests(tests[:1], "tests/cli/") == [tests[:1]]
