@@ -16,7 +16,7 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings
 from regard.errors import UserError
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.add_norm import add_norm
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, linear, linear_activation
@@ -165,7 +165,7 @@ class EncoderBlock(ResidualBlock):
 
     def forward(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
         """Return the tokens in context, (B, T, W); positions are for rotary embeddings."""
-        if fused.applies(self, x):
+        if dispatch.fused_block_applies(self, x):
             return fused.encoder_block(self, x, mask, positions)
         if self.pre_norm:
             x = x + self.branch(self.attention(self.norm1(x), mask=mask, positions=positions), self.scale1)
@@ -231,7 +231,7 @@ class DecoderBlock(ResidualBlock):
         if self.source_norm is not None:
             assert isinstance(source, Tensor), "projected keys and values cannot be normalised"
             source = self.source_norm(source)
-        if cache is None and isinstance(source, Tensor) and fused.applies(self, x):
+        if cache is None and isinstance(source, Tensor) and dispatch.fused_block_applies(self, x):
             return fused.decoder_block(self, x, source, mask, source_mask, positions, source_positions)
         rotary = {"positions": positions, "source_positions": source_positions}
         if self.pre_norm:

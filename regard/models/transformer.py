@@ -19,9 +19,8 @@ from regard.attention.multi_head import Attention
 from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
-from regard.ops.fused import cpu_decode_step
 from regard.ops.linear import PrepackedWeights, linear
 
 
@@ -148,7 +147,7 @@ class Embedding(nn.Module):
             longest: Upper bound of the positions, known without reading the tensor.
             dtype: dtype of the result; that of the weight by default.
         """
-        if fused.embedding_applies(self, tokens):
+        if dispatch.fused_embedding_applies(self, tokens):
             return fused.embedding(self, tokens, positions, longest, dtype)
         x = F.embedding(tokens, self.weight) * self.scale
         if self.positions is not None:
@@ -361,7 +360,7 @@ class Transformer(EncoderDecoder):
         # Contiguous copies: every step reads all keys and values of a head.
         source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]
         caches = [block.attention.start_cache(beam_width) for block in blocks]
-        return DecoderState(cpu_decode_step.fuse(blocks), source, Mask(keys=layout), caches, beam_width)
+        return DecoderState(blocks, source, Mask(keys=layout), caches, beam_width)
 
     def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each of K hypotheses per sentence; return the logits of the next tokens, (B, K, V)."""

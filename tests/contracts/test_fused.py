@@ -260,13 +260,13 @@ def test_hooks_of_submodules_are_called(monkeypatch: pytest.MonkeyPatch) -> None
     block = EncoderBlock(Attention(WIDTH, HEADS), FeedForward(WIDTH, 32)).to(DEVICE)
     monkeypatch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: True)
     x, calls = torch.randn(2, 5, WIDTH, device=DEVICE), []
-    assert fused.applies(block, x)
+    assert dispatch.fused_block_applies(block, x)
     handle = block.feed_forward.outer.register_forward_hook(lambda *_: calls.append("outer"))
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)
     block(x)
     handle.remove()
     assert calls == ["outer"]
-    assert fused.applies(block, x)
+    assert dispatch.fused_block_applies(block, x)
 
 
 def test_fused_blocks_add_no_gradients_in_separate_operations() -> None:
@@ -297,10 +297,10 @@ def test_fused_blocks_add_no_gradients_in_separate_operations() -> None:
 def test_fused_blocks_are_not_used_without_a_gpu_in_inference_or_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     block = EncoderBlock(Attention(WIDTH, HEADS), FeedForward(WIDTH, 32))
     x = torch.randn(2, 5, WIDTH)
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
-    assert fused.applies(block, x) == dispatch.KERNELS_ENABLED
+    assert dispatch.fused_block_applies(block, x) == dispatch.KERNELS_ENABLED
     with torch.no_grad():
-        assert not fused.applies(block, x)
+        assert not dispatch.fused_block_applies(block, x)
     monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)
