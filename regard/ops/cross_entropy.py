@@ -7,7 +7,6 @@ with the loss; the backward pass only multiplies them by the gradient of the los
 Shapes: N rows, W width, V vocabulary.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -51,15 +50,6 @@ def linear_cross_entropy(
     return loss
 
 
-def linear_cross_entropy_reference(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
-) -> Tensor:
-    """The formula of `linear_cross_entropy`, with all logits at once."""
-    logits = F.linear(x, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, label_smoothing=smoothing, reduction="sum")
-
-
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -94,24 +84,12 @@ def chunk_rows(rows: int, vocabulary: int) -> int:
 
 def accumulate_matmul_(total: Tensor, a: Tensor, b: Tensor, first: bool) -> None:
     """Add a @ b to a total in float32 or better; the first product overwrites it."""
-    if not a.is_cuda or a.dtype == total.dtype or not _mm_supports_out_dtype(a.dtype, a.device):
+    if not a.is_cuda or a.dtype == total.dtype:
         _accumulate_(total, a @ b, first)
     elif first:
         torch.mm(a, b, out_dtype=total.dtype, out=total)
     else:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-
-
-@cache
-def _mm_supports_out_dtype(dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether this version of PyTorch adds a half-precision matmul to a float32 tensor."""
-    a, total = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
-    try:
-        torch.mm(a, a, out_dtype=total.dtype, out=total)
-        torch.addmm(total, a, a, out_dtype=total.dtype, out=total)
-    except (RuntimeError, TypeError):
-        return False
-    return True
 
 
 def _accumulate_(total: Tensor, x: Tensor, first: bool) -> None:

@@ -215,11 +215,6 @@ def prepack(model: nn.Module, precision: Precision = "float32") -> None:
     _attach(model, PrepackedWeights(precision))
 
 
-def remove_prepacked(model: nn.Module) -> None:
-    """Make all linear layers of a model use their own weights again."""
-    _attach(model, None)
-
-
 def refresh_prepacked(model: nn.Module) -> None:
     """Discard prepacked copies of weights that have changed since they were made."""
     weights = getattr(model, "prepacked", None)
@@ -234,7 +229,7 @@ def use_prepacked(model: nn.Module, precision: Precision = "float32") -> Iterato
     try:
         yield
     finally:
-        remove_prepacked(model)
+        _attach(model, None)
 
 
 class PrepackedWeights:

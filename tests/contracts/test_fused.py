@@ -28,6 +28,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.ops import dispatch, fused
 from regard.ops.linear import HalfWeights
+from tests.kernel_references import use_add_norm_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTH, HEADS = 16, 2
@@ -62,6 +63,7 @@ def fused_enabled(dtype: torch.dtype) -> Iterator[None]:
         if dtype == torch.float64:
             patch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: torch.is_grad_enabled())
             patch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
+            use_add_norm_reference(patch)
         else:
             patch.setattr(dispatch, "INTERPRETED", True)
         with torch.autocast(DEVICE.type, torch.float16) if dtype == torch.float16 else nullcontext():

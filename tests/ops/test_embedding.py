@@ -13,8 +13,8 @@ from regard.attention.positions import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import embedding as module
-from regard.ops.dropout import kernel_drop_mask
 from regard.ops.embedding import embed, sum_by_token
+from tests.kernel_references import kernel_drop_mask
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
 
