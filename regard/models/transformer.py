@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues, Kind
+from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
@@ -291,24 +291,18 @@ class EncoderDecoder(Model):
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config
-        return EncoderBlock(self._self_attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+        return EncoderBlock(self._attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
 
     def _decoder_block(self) -> DecoderBlock:
         c = self.config
-        attention, cross, feed_forward = self._self_attention(), self._cross_attention(), self._feed_forward()
+        attention, cross, feed_forward = self._attention(), self._attention(cross=True), self._feed_forward()
         return DecoderBlock(attention, cross, feed_forward, c.norm, c.dropout, c.norm_eps)
 
-    def _self_attention(self) -> Attention:
-        c = self.config
-        rotary = Rotary(c.width // c.heads) if c.positions == "rotary" else None
-        return self._attention(c.attention.build(c.heads, c.width // c.heads, c.qk_scale), rotary)
-
-    def _cross_attention(self) -> Attention:
-        # Positions of source and target are not comparable, so cross-attention is neither rotary nor local.
-        return self._attention(Full(self.config.qk_scale))
-
-    def _attention(self, kind: Kind, rotary: Rotary | None = None) -> Attention:
-        c = self.config
+    def _attention(self, cross: bool = False) -> Attention:
+        """Build an attention; positions of source and target are not comparable, so `cross` is not rotary or local."""
+        c, D = self.config, self.config.width // self.config.heads
+        rotary = Rotary(D) if c.positions == "rotary" and not cross else None
+        kind = Full(c.qk_scale) if cross else c.attention.build(c.heads, D, c.qk_scale)
         return Attention(
             c.width, c.heads, qkv_bias=c.qkv_bias, attention_dropout=c.attention_dropout, rotary=rotary, kind=kind
         )
