@@ -47,15 +47,10 @@ def search(
     settings: SearchSettings,
     trace: bool = False,
 ) -> list[list[TokenHypothesis]]:
-    """Return the best hypotheses of every request or source, best first.
+    """Return the best hypotheses of every request, or of every source without constraints, best first.
 
     Search does not know the model: a `Stepper` maps sources to a state and tokens to log-probabilities, on any device.
-
-    Args:
-        stepper: The model.
-        requests: Requests, or sources without constraints.
-        settings: Settings of the search.
-        trace: Whether hypotheses carry the tree of their beam.
+    Traced hypotheses carry the tree of their beam.
     """
     batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not batch:
@@ -186,9 +181,7 @@ class TransformerState:
 class TransformerStepper:
     """Decodes with a `Transformer`.
 
-    Args:
-        model: The model.
-        coverage: Whether states accumulate the attention of the last layer to each source token.
+    With `coverage`, states accumulate the attention of the last layer to each source token.
     """
 
     def __init__(self, model: Transformer, coverage: bool = False) -> None:

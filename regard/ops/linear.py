@@ -233,11 +233,7 @@ def use_prepacked(model: nn.Module, precision: Precision = "float32") -> Iterato
 
 
 class PrepackedWeights:
-    """Prepacked copies of weights, which all linear layers of a model share.
-
-    Args:
-        precision: Precision of the copies.
-    """
+    """Copies of weights in a precision, prepacked, which all linear layers of a model share."""
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision, self._supported = precision, supports(precision)

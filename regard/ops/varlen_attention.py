@@ -92,11 +92,7 @@ def attend_key_ranges(
 def attend_projections(projections: Sequence[Tensor], ranges: KeyRanges, scale: float, dropout: float = 0.0) -> Tensor:
     """Compute `attend_key_ranges` for fused projections, with gradients in the same layout.
 
-    Args:
-        projections: q, k and v, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
-        ranges: Key range of each query.
-        scale: Factor on the scores.
-        dropout: Dropout probability of the weights.
+    They are q, k and v in one tensor, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
     """
     seed = draw_seed(projections[0].device) if dropout else None
     return _ATTEND_PROJECTIONS[len(projections)](*projections, *ranges, None, None, seed, scale, dropout)
