@@ -3,7 +3,7 @@
 `search` decodes with step functions, in which rows are hypotheses: the K hypotheses of each sentence follow each other.
 
 On a GPU, `AutoregressiveGenerator.generate` replays captured CUDA graphs where `why_not_capture_search` gives no reason
-against it; the results are the same as those of `search`.
+against it; the results are the same as those of `search`. On a CPU, `FusedDecoderBlock` replaces the decoder blocks.
 """
 
 import math
