@@ -39,9 +39,14 @@ class StepGraph(Generic[B, T]):
         self.captured: _CapturedStep[B, T] | None = None
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def replay(self, batches: Sequence[B]) -> T | None:
-        """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly."""
-        signature = tuple(signature_of(batch) for batch in batches)
+    def replay(self, batches: Sequence[B], stage: Hashable = None) -> T | None:
+        """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly.
+
+        Args:
+            batches: Batches of the step.
+            stage: What determines the operations of the step besides the batches.
+        """
+        signature = stage, tuple(signature_of(batch) for batch in batches)
         if signature != self.signature:
             self.signature, self.eager_steps, self.captured = signature, 0, None
         if self.eager_steps < WARMUP_STEPS:

@@ -196,7 +196,7 @@ class TrainingLoop(Generic[B]):
         self._set_step(step)
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
-        result = self._replayed_step(step_batches) or self._eager_step(step_batches, step)
+        result = self._replayed_step(step_batches, step) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
@@ -249,13 +249,14 @@ class TrainingLoop(Generic[B]):
             self._report(step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped")
         return result
 
-    def _replayed_step(self, batches: list[B]) -> StepResult | None:
+    def _replayed_step(self, batches: list[B], step: int) -> StepResult | None:
         """Take a step from its CUDA graph; None if there is none and none can be captured yet."""
+        stage = self.task.begin_step(step)
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         count = max(1, sum(map(self.task.count, batches)))
         self.strategy.step_tokens.fill_(count)
-        result = self.step_graph.replay(batches)
+        result = self.step_graph.replay(batches, stage)
         return None if result is None else replace(result, loss=replace(result.loss, count=count))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:

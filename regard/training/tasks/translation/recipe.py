@@ -206,8 +206,8 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
-        if self.training.fixed_shapes and self.objective != ObjectiveSettings():
-            raise ValueError(f"{self.fixed_shapes_key} supports plain teacher forcing only; omit objective")
+        if self.training.compile and self.objective != ObjectiveSettings():
+            raise ValueError("training.compile supports plain teacher forcing only; set training.cuda_graph instead")
         guide = getattr(self.objective, "guided_attention", None)  # other objectives have none
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):
             raise ValueError("objective.guided_attention.prior: alignments needs data.alignments")
