@@ -93,6 +93,25 @@ def test_batches_of_different_shapes_are_not_captured(tmp_path: Path, replayed: 
     assert not replayed
 
 
+def test_steps_run_eagerly_if_capture_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replayed: list[int]
+) -> None:
+    def capture(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(cuda_graph._CapturedStep, "__init__", capture)
+    settings = {"steps": 9, "validate_every": 9, "cuda_graph": True}
+    run(Line(points(4)), tmp_path / "run", **settings)
+    assert not replayed
+    log = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    events = [entry for entry in map(json.loads, log) if "event" in entry]
+    assert [entry["step"] for entry in events] == [4]
+    assert "steps run eagerly from now on" in events[0]["event"]
+    disable_capture(monkeypatch)
+    run(Line(points(4)), tmp_path / "eager", **settings)
+    assert saved(tmp_path / "run" / "last") == saved(tmp_path / "eager" / "last")
+
+
 def test_accumulated_batches_are_replayed_together(tmp_path: Path, replayed: list[int]) -> None:
     run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, cuda_graph=True)
     assert replayed == [2] * 5
