@@ -133,7 +133,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "all": {
         "objective__r_drop": 2.0,
         "objective__scheduled_sampling": {"half_life": 2, "decay": "linear"},
-        "objective__guided_attention": {"steps": 7},
+        "objective__guided_attention": {"steps": 100},
     },
 }
 

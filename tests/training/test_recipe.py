@@ -240,6 +240,7 @@ def test_several_processes_run_eagerly() -> None:
 
 def test_residual_stream_is_float32_where_bfloat16_has_no_use() -> None:
     assert on_a_gpu("training.precision=float32").training.residual_dtype == "float32"
+    assert on_a_gpu("model.preset=tiny").training.residual_dtype == "float32"  # its norm is "pre"
     assert on_a_gpu("model.kind=nat").training.residual_dtype == "float32"
     assert on_a_gpu("model.kind=nat").training.cuda_graph is True
 

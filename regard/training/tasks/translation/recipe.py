@@ -164,7 +164,7 @@ class TranslatorTrainingSettings(TrainingSettings):
     residual_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="dtype of the residual stream if precision is bfloat16; auto: bfloat16 for autoregressive models "
-        "on a GPU",
+        "with norm=post on a GPU",
     )
 
     @model_validator(mode="after")
@@ -270,8 +270,12 @@ class TranslationRecipe(Recipe):
         return recipe._with_layout("packed" if packed else "padded")
 
     def choose_residual_dtype(self, device: torch.device) -> str:
-        """Return the dtype of the residual stream that is used by default."""
-        return "bfloat16" if device.type == "cuda" and self.training.precision != "float32" else "float32"
+        """Return the dtype of the residual stream that is used by default.
+
+        With norm=pre, nothing normalises the stream between layers, so that rounding errors add up.
+        """
+        rounds = self.model_settings().norm == "post" and self.training.precision != "float32"
+        return "bfloat16" if device.type == "cuda" and rounds else "float32"
 
     def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
         if obstacle := super().capture_obstacle(device, launched):
