@@ -47,11 +47,7 @@ class Registry(dict[str, Registered]):
         _REGISTRIES[noun] = self
 
     def add(self, cls: Registered) -> Registered:
-        """Register a class. A class with the same name is replaced if it is defined in the same file.
-
-        Raises:
-            UserError: The name belongs to another class.
-        """
+        """Register a class. A class with the same name is replaced if it is defined in the same file."""
         name = self.name_of(cls)
         other = self.get(name, cls)
         if (_file_of(other), other.__qualname__) != (_file_of(cls), cls.__qualname__):
@@ -115,11 +111,7 @@ def find_extensions(classes: Iterable[type]) -> Extensions:
 
 
 def check_extensions(needed: object, where: object) -> None:
-    """Check that all classes that `find_extensions` returned for a model are registered.
-
-    Raises:
-        UserError: One of them is not; names the file or package.
-    """
+    """Check that all classes that `find_extensions` returned for a model are registered."""
     for noun, name, origin in list_extensions(needed):
         if noun in _REGISTRIES and name not in _REGISTRIES[noun]:
             remedy = "give it with --import" if _is_file(origin) else "install it"

@@ -159,11 +159,7 @@ class Report:
 
 
 def open_test_set(path: Path, classifier: Classifier, split: str | None = None) -> ImageSet:
-    """Open a split of an image set; by default test, else valid, else all images.
-
-    Raises:
-        UserError: There are no images, or they have a class that the model does not have.
-    """
+    """Open a split of an image set; by default test, else valid, else all images."""
     settings = ImageSettings(channels=classifier.preprocessing.channels)
     if split is not None and split not in get_args(Split):
         raise UserError(f"--split {split}: choose {', '.join(get_args(Split))}")

@@ -113,11 +113,7 @@ class System:
 
 
 def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[str], metrics: Metrics) -> Report:
-    """Score translations of the sources.
-
-    Raises:
-        UserError: The numbers of sentences differ or are zero, or sacreBLEU lacks the tokeniser.
-    """
+    """Score translations of the sources."""
     check_sizes(output.translations, references)
     if len(sources) != len(references):
         raise UserError(f"{len(sources)} sources do not match {len(references)} references; give one pair per line")

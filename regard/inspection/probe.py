@@ -159,11 +159,7 @@ def probe(
 
 
 def find_attentions(model: nn.Module, names: Collection[str] | None = None) -> dict[str, Attention]:
-    """Return the attention modules with the given names, such as "decoder.3.cross", in model order. Defaults to all.
-
-    Raises:
-        UserError: The model has no attention module of this name.
-    """
+    """Return the attention modules with the given names, such as "decoder.3.cross", in model order. Defaults to all."""
     found = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     if names is None:
         return found

@@ -92,9 +92,6 @@ class CTranslate2Generator(ExternalGenerator):
         vocabularies: Text of each token of the source and of the target, by id.
         device: Device of the engine.
         longest: Maximum number of tokens of either side, END included; None if unlimited.
-
-    Raises:
-        UserError: CTranslate2 is not installed, the files are damaged, or it does not support the device.
     """
 
     library = "CTranslate2"

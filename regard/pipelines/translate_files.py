@@ -239,9 +239,6 @@ class RecordFile:
         path: The file; None for standard output.
         interruptions: Signals, which are deferred while a record is written.
         finished: The records to keep when an existing file is continued.
-
-    Raises:
-        UserError: The file exists already and is not to be continued, or it cannot be written.
     """
 
     def __init__(self, path: Path | None, interruptions: Interruptions, finished: RecordCount | None = None) -> None:
@@ -311,11 +308,7 @@ class RecordFile:
 
 
 class AlignedRecordFiles:
-    """Several files with corresponding records: the n-th record of each belongs to the n-th of the others.
-
-    Raises:
-        UserError: A file exists already and is not to be continued, or it cannot be written.
-    """
+    """Several files with corresponding records: the n-th record of each belongs to the n-th of the others."""
 
     def __init__(
         self, paths: Sequence[Path], interruptions: Interruptions, finished: Sequence[RecordCount] | None = None

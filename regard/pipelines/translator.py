@@ -375,11 +375,7 @@ class Translator:
         return sum(parameter.numel() for model in models for parameter in model.parameters())
 
     def reranker(self, path: Path) -> Translator:
-        """Return the autoregressive model that reranks the results of this one. It is loaded once.
-
-        Raises:
-            UserError: There is no such model, or it is not autoregressive.
-        """
+        """Return the autoregressive model that reranks the results of this one. It is loaded once."""
         if path not in self._rerankers:
             check_reranker(path)
             self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
@@ -534,11 +530,7 @@ def is_exported(path: Path) -> bool:
 
 
 def check_reranker(path: Path) -> None:
-    """Check that a folder or run contains an autoregressive model, without reading its weights.
-
-    Raises:
-        UserError: There is no such folder, or its model is of another kind.
-    """
+    """Check that a folder or run contains an autoregressive model, without reading its weights."""
     try:
         folder = find_model_folder(path)
         check_input_type(folder, "text")
@@ -562,11 +554,7 @@ def batch_by_tokens(indices: Iterable[int], rows: Sequence[Tokens], tokens: int)
 
 
 def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
-    """Return the texts as a list.
-
-    Raises:
-        UserError: `texts` is not a sequence of strings.
-    """
+    """Return the texts as a list."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UserError(f"expected a list of texts, found {type(texts).__name__}")
     listed = list(texts)

@@ -321,11 +321,7 @@ class Tokenizer:
 
 
 def read_tokenizer_file(path: Path) -> str:
-    """Read the file of a tokenizer.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
+    """Read the file of a tokenizer."""
     try:
         return read_text(path)
     except UserError as error:
@@ -345,11 +341,7 @@ def check_subword_prefix(content: str) -> None:
 
 
 def check_surrogates(text: str, name: str) -> None:
-    """Check that a text is valid Unicode.
-
-    Raises:
-        UserError: If the text contains a lone surrogate.
-    """
+    """Check that a text is valid Unicode, without lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
