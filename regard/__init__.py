@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from regard.attention.multi_head import Attention
     from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D, grid_positions
     from regard.config import Settings
-    from regard.data.text.tokenizer import Tokenizer
-    from regard.data.text.vocabularies import Vocabularies
+    from regard.data.text.tokenizer import Tokenizer, Vocabularies
     from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.interventions import ablate
@@ -41,8 +40,7 @@ _NAMES = {
     "regard.attention.multi_head": "Attention",
     "regard.attention.positions": "Diagonal Learned Rotary Rotary2D Sinusoidal Sinusoidal2D grid_positions",
     "regard.config": "Settings",
-    "regard.data.text.tokenizer": "Tokenizer",
-    "regard.data.text.vocabularies": "Vocabularies",
+    "regard.data.text.tokenizer": "Tokenizer Vocabularies",
     "regard.decoding.config": "NATSettings SearchSettings",
     "regard.errors": "UserError",
     "regard.inspection.interventions": "ablate",

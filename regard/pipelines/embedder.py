@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
-from regard.data.text.vocabularies import JOINT_FILE
+from regard.data.text.tokenizer import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError

@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.attention.masks import pad_batch
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.data.text.sentences import Sentence, SplitText, length_warning, split_sentences
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest

@@ -172,7 +172,7 @@ def test_lines_beyond_the_learned_positions_are_too_long(loaded_learned: Transla
 @pytest.fixture
 def loaded_learned() -> Translator:
     from regard import Tokenizer, Transformer, TransformerConfig
-    from regard.data.text.vocabularies import Vocabularies
+    from regard.data.text.tokenizer import Vocabularies
 
     tokenizer = Tokenizer.train(["a b"] * 3, 270)
     size = {"width": 8, "heads": 2, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}
