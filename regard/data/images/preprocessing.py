@@ -20,9 +20,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings, SideLength
-from regard.data.images.formats import supported_formats
 from regard.errors import ErrorKind, UserError
-from regard.files import check_regular, open_regular
+from regard.files import check_regular, open_regular, supported_image_formats
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -131,7 +130,7 @@ def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> I
         with report_unreadable_image(data):
             check_regular(data)
     try:
-        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_formats())
+        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_image_formats())
     except Image.DecompressionBombError:
         raise ImageSizeError(name, f"has more than the allowed {max_pixels:,} pixels; reduce its size") from None
     except UnidentifiedImageError:
@@ -198,7 +197,9 @@ def _explain_unidentified(data: bytes | Path) -> str:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
         if error.start < len(start) - 3:  # the last character may be incomplete
-            return f"not an image in a supported format ({', '.join(supported_formats())}), or its header is damaged"
+            return (
+                f"not an image in a supported format ({', '.join(supported_image_formats())}), or its header is damaged"
+            )
     return "a text file, not an image"
 
 
