@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
+from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.files import open_regular
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import Interruptions
 
@@ -58,11 +59,8 @@ def translate_lines(
     """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
     Args:
-        translator: The translator.
         lines: Source lines, without line breaks.
         write: Called with each record, including its line breaks.
-        settings: Settings of the search.
-        constraints: Required and forbidden text.
         form: Format of the records, see `format_record`.
         alignments: Whether JSON records include alignments.
         split: Whether to split lines into sentences; otherwise a line is translated as one sequence.
@@ -74,7 +72,7 @@ def translate_lines(
     def write_record(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> None:
         write(format_record(form, number, source, hypotheses))
         counts.records += 1
-        counts.lengths.add(number, hypotheses)
+        counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
         counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
 
@@ -236,7 +234,7 @@ class RecordFile:
     After an error, an incomplete record at the end is removed, and so is a new file without any record.
 
     Args:
-        path: The file; None for standard output.
+        path: None for standard output.
         interruptions: Signals, which are deferred while a record is written.
         finished: The records to keep when an existing file is continued.
     """

@@ -18,11 +18,12 @@ from pydantic import Field
 from regard.config import Settings
 from regard.data.text.pairs import Pair
 from regard.data.text.readers import format_suffix
+from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest, tokenisation_for
 from regard.files import read_json, sha256_of
-from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
@@ -106,7 +107,7 @@ def distill(
         return texts[choose_closest(texts, pair.target, settings.closest, tokenisation)]
 
     def write_line(number: int, line: _Line, found: Sequence[Hypothesis]) -> None:
-        counts.unusual.add(number, found)
+        counts.unusual.add(number, found[0].warning)
         distilled = Pair(line.pair.source, choose(line.pair, found))
         write([line.pair, distilled] if settings.keep_reference else [distilled])
 
