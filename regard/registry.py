@@ -36,9 +36,7 @@ _FILES: dict[Path, ModuleType] = {}
 class Registry(dict[str, Registered]):
     """Classes by the name under which recipes and model folders refer to them, in the order of registration.
 
-    Args:
-        noun: What the classes are, for errors.
-        name_of: Returns the name of a class.
+    `noun` states what the classes are, for errors; `name_of` returns the name of a class.
     """
 
     def __init__(self, noun: str, name_of: Callable[[Registered], str]) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,10 +13,8 @@ from numpy.typing import NDArray
 
 from regard.data.images.datasets import read_resized
 from regard.data.images.image_sets import ImageSet, ImageSettings, Split, open_images
-from regard.data.images.preprocessing import ImageError, Pixels
 from regard.errors import UserError
-from regard.pipelines.classifier import BATCH, THREADS, Classifier
-from regard.runtime import prefetch
+from regard.pipelines.classifier import Classifier, open_batches
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -180,29 +177,19 @@ def evaluate(
     on_progress: Callable[[int], object] | None = None,
     mirrored: bool = False,
 ) -> Report:
-    """Score a classifier on labelled images; unreadable images are reported and not counted.
+    """Score a classifier on images with its classes; unreadable images are reported and not counted.
 
     Args:
-        images: Images with the classes of the classifier.
-        name: Name of the test set, for the report.
         on_progress: Called with the number of images after each batch.
         mirrored: Whether to average the probabilities of each image and its mirror image.
     """
     resize = classifier.preprocessing.resize
-
-    def open_one(index: int) -> Pixels | ImageError:
-        try:
-            return read_resized(images, index, resize)
-        except ImageError as error:
-            return error
-
     probabilities: list[Any] = []
     indices: list[int] = []
     unreadable: list[str] = []
-    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, ahead=2 * BATCH))
-    while batch := list(islice(opened, BATCH)):
-        readable = [(i, pixels) for i, pixels in batch if not isinstance(pixels, ImageError)]
-        unreadable += [str(error) for _, error in batch if isinstance(error, ImageError)]
+    for batch in open_batches(lambda index: read_resized(images, index, resize), range(len(images))):
+        readable = [image for image in batch if not isinstance(image, UserError)]
+        unreadable += [str(error) for error in batch if isinstance(error, UserError)]
         if readable:
             indices += [i for i, _ in readable]
             pixels = [one for _, one in readable]

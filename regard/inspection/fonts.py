@@ -32,14 +32,10 @@ SHOWN = 5
 
 @contextmanager
 def use_fonts(texts: Iterable[str], out: Path) -> Iterator[None]:
-    """Create and save a figure with fonts that contain the characters of the given texts.
+    """Create and save a figure as `out`, with fonts that contain the characters of the given texts.
 
     Text is never parsed as a formula. An SVG file contains text as text, and its viewer chooses the fonts. If another
     file shows boxes because no installed font contains a character, one sentence about it is logged.
-
-    Args:
-        texts: All texts of the figure.
-        out: The file.
     """
     families, missing = _find_fonts(frozenset("".join(texts)))
     # An SVG file also names fonts that are not installed here: they may be where it is viewed.

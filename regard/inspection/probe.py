@@ -97,11 +97,7 @@ class UnknownRecordError(UserError, KeyError):
 
 
 class AttentionRecords(dict[str, AttentionRecord]):
-    """Records by the name of the attention module, in the order of the calls.
-
-    Args:
-        probed: Names of the modules that are recorded.
-    """
+    """Records by the name of the attention module, in the order of the calls; `probed` are the names of all."""
 
     def __init__(self, probed: Collection[str]) -> None:
         super().__init__()

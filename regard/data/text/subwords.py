@@ -45,7 +45,6 @@ def learn_subwords(
 
     Args:
         lines: Normalised training text, which is read once. Its distinct words are held in memory.
-        number: Maximum number of tokens.
         kind: As in `Tokenizer.train`.
     """
     word_counts = _count_words(lines, split_words(kind))
