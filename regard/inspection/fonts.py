@@ -3,7 +3,7 @@
 import logging
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib import font_manager
+from matplotlib.figure import Figure
+
+from regard.runtime import replace_file
 
 DEFAULT = "DejaVu Sans"
 """The font that comes with matplotlib."""
@@ -28,6 +31,13 @@ CJK_FONTS = (
 )
 SHOWN = 5
 """Number of missing characters that are listed in a warning."""
+
+
+def save_figure(draw: Callable[[], Figure], texts: Iterable[str], path: Path, dpi: int = 140) -> None:
+    """Draw a figure with fonts that contain its texts, and write it atomically; equal figures give equal files."""
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with replace_file(path) as temporary, use_fonts(texts, path):
+        draw().savefig(temporary, dpi=dpi, facecolor="white", metadata=metadata)
 
 
 @contextmanager
