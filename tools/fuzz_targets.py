@@ -29,8 +29,7 @@ from regard.data.images.store import open_image_store
 from regard.data.store import DamagedStoreError, StoreWriter
 from regard.data.text.corpus import align
 from regard.data.text.encoding import tokenise_pairs
-from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import read_parallel
+from regard.data.text.readers import Pair, PairRecord, read_parallel
 from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer, Vocabularies
 from regard.data.text.tokens import open_token_store, write_token_store
 from regard.data.text.wordpiece import WordPieceTokenizer

@@ -73,16 +73,10 @@ class Scores:
     def by_class(self) -> list[ClassScore]:
         """Precision, recall and F1 of every class."""
         hits, predicted, true = self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
-        return [
-            ClassScore(
-                name,
-                int(true[i]),
-                _percent(int(hits[i]), int(predicted[i])),
-                _percent(int(hits[i]), int(true[i])),
-                _percent(2 * int(hits[i]), int(predicted[i] + true[i])),
-            )
-            for i, name in enumerate(self.classes)
-        ]
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+            precision, recall, f1 = 100 * hits / predicted, 100 * hits / true, 200 * hits / (predicted + true)
+        columns = (true.tolist(), precision.tolist(), recall.tolist(), f1.tolist())
+        return [ClassScore(*row) for row in zip(self.classes, *columns, strict=True)]
 
     @property
     def macro_f1(self) -> float:
@@ -242,10 +236,6 @@ def wilson_interval(hits: int, number: int, z: float = 1.959964) -> tuple[float,
     spread = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))
     normaliser = 1 + z * z / number
     return 100 * max(0.0, (centre - spread) / normaliser), 100 * min(1.0, (centre + spread) / normaliser)
-
-
-def _percent(part: int, total: int) -> float:
-    return 100 * part / total if total else math.nan
 
 
 def _nan_to_none(value: Any) -> Any:

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.pairs import Pair
-from regard.data.text.readers import read_parallel
+from regard.data.text.readers import Pair, read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator

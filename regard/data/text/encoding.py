@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from regard.data.text.pairs import Links, Pair, PairRecord
+from regard.data.text.readers import Links, Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import ParallelTokens, RaggedArray
 

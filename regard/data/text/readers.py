@@ -1,4 +1,4 @@
-"""Readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
+"""Sentence pairs, and readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
 
 All readers are lazy and hold only one line, or some thousand rows of a Parquet file, in memory. A file is opened when
 the first item is requested. Invalid files raise a UserError, which names the file and the line.
@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from regard.data.text.languages import find_language
-from regard.data.text.pairs import Pair
 from regard.errors import UserError
 from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
 
@@ -27,6 +26,24 @@ PARQUET_ROWS = 8192
 COLUMN_NAMES = ("source", "target", "src", "tgt", "trg", "input", "output", "text", "translation", "reference", "ref")
 """Names of columns, besides languages, by which the header of a .tsv file is recognised."""
 Item = TypeVar("Item")
+Links = list[tuple[int, int]]
+"""Word alignment of a pair: indices of linked source and target words, counted from 0."""
+
+
+class Pair(NamedTuple):
+    """A source text and a target text, for example a sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class PairRecord(NamedTuple):
+    """A pair with the file and line (or row) that it was read from and, if available, its word alignment."""
+
+    pair: Pair
+    file: str
+    line: int
+    links: Links | None = None
 
 
 @dataclass(frozen=True)
