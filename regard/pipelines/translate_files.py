@@ -68,34 +68,22 @@ def translate_lines(
         on_progress: Called with the number of new records after each window.
     """
     counts = TranslationCounts()
-
-    def write_record(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> None:
+    items = ((line, line) for line in lines)
+    translated = translate_items(
+        translator, items, settings, constraints, alignments=alignments, split=split, done=done, on_progress=on_progress
+    )
+    for number, source, hypotheses in translated:
         write(format_record(form, number, source, hypotheses))
         counts.records += 1
         counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
         counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
-
-    translate_items(
-        translator,
-        lines,
-        str,  # an item is its own text
-        write_record,
-        settings,
-        constraints,
-        alignments=alignments,
-        split=split,
-        done=done,
-        on_progress=on_progress,
-    )
     return counts
 
 
 def translate_items(
     translator: Translator,
-    items: Iterable[Item],
-    text: Callable[[Item], str],
-    on_result: Callable[[int, Item, Sequence[Hypothesis]], object],
+    items: Iterable[tuple[Item, str]],
     settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
@@ -103,8 +91,8 @@ def translate_items(
     split: bool = True,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
-) -> None:
-    """Translate the `text` of every item and pass its number, the item and its hypotheses to `on_result`.
+) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
+    """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
 
     See `translate_lines` for the other arguments.
     """
@@ -113,9 +101,9 @@ def translate_items(
     window: deque[Item] = deque()
 
     def pass_texts() -> Iterator[str]:
-        for item in items:
+        for item, text in items:
             window.append(item)
-            yield text(item)
+            yield text
 
     results = translator.stream(
         pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments, split=split
@@ -123,7 +111,7 @@ def translate_items(
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
-            on_result(number, item, hypotheses)
+            yield number, item, hypotheses
         if on_progress is not None and not window:  # all results of the window have been passed on
             on_progress(number - reported)
             reported = number
