@@ -149,9 +149,6 @@ def import_extensions(names: Iterable[str]) -> None:
 
     Args:
         names: Paths of Python files, and names of modules.
-
-    Raises:
-        UserError: One of them does not exist or raises an error; names its file and line.
     """
     inherited = os.environ.get(VARIABLE, "").split(os.pathsep)
     names = [str(Path(name).absolute()) if _is_file(name) else name for name in names]

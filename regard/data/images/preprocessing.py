@@ -95,9 +95,6 @@ def decode_image(
         name: Name of the image in errors, if `data` is not a path.
         max_pixels: Maximum number of pixels, checked in the header before memory is allocated.
         min_side: If given, the image may be decoded at reduced size, but its shorter side is at least this long.
-
-    Raises:
-        ImageError: If the file is missing, not an image, truncated, damaged or too large.
     """
     name = str(data) if isinstance(data, Path) else name
     with open_image(data, name, max_pixels) as image:
@@ -332,11 +329,7 @@ def view_size(metadata: dict[str, Any], patch: int, where: str) -> tuple[int, in
 
 
 def open_view(path: Path, size: tuple[int, int]) -> Tensor:
-    """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W).
-
-    Raises:
-        ImageError: The image cannot be read; names it.
-    """
+    """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W)."""
     height, width = size
     fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(fitted)).permute(2, 0, 1)[None].float() / 255
