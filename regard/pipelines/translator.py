@@ -367,7 +367,7 @@ class Translator:
         """Return the settings with the defaults of this model filled in.
 
         Raises:
-            UserError: The model does not support a setting, or what else is requested.
+            UserError: The model does not support a setting, a constraint, trees or snapshots.
         """
         settings = settings or self.generator.settings_class()
         resolved = self.generator.resolve_settings(settings, request, trees, snapshots)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from regard.data.text.languages import find_language
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
+from regard.runtime import import_optional
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
@@ -194,16 +195,13 @@ def read_jsonl(path: Path, source: str = "source", target: str = "target") -> It
 
 def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
     """Read two text columns of a Parquet file; "a.b" selects field b of the struct column a."""
-    try:
-        import pyarrow  # an optional dependency
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
+    with prefix_errors(path):
+        pyarrow, parquet = import_optional("pyarrow", "data"), import_optional("pyarrow.parquet", "data")
     if not path.exists():
         raise UserError(f"{path} does not exist; give the path of an existing file.")
     check_regular(path)
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+        with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             _check_columns(file.schema_arrow, (source, target), path)
             row = 0
             for batch in file.iter_batches(PARQUET_ROWS, columns=[source, target], use_threads=False):
@@ -282,10 +280,8 @@ def _open_decompressed(path: Path) -> BinaryIO:
 
 
 def _open_zstandard(path: Path) -> BinaryIO:
-    try:
-        import pyarrow  # an optional dependency
-    except ImportError as error:
-        raise UserError(f"{path} is compressed with zstd; to read it, run: pip install 'regard[data]'.") from error
+    with prefix_errors(path):
+        pyarrow = import_optional("pyarrow", "data")
     # Path.open raises the same errors as for other files; BufferedReader adds readline to the stream of pyarrow.
     return io.BufferedReader(pyarrow.input_stream(path.open("rb"), compression="zstd"))
 

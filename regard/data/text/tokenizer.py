@@ -21,6 +21,7 @@ from tokenizers import Regex, models, normalizers
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
 from regard.files import one_line, parse_json, read_text
+from regard.runtime import import_optional
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""
@@ -525,10 +526,7 @@ def check_ids(values: Any, path: Path) -> dict[str, int]:
 
 
 def _open_sentencepiece(model: bytes, name: str) -> Any:
-    try:
-        import sentencepiece  # an optional dependency
-    except ImportError:
-        raise UserError("sentencepiece is not installed; to install it, run: pip install 'regard[export]'") from None
+    sentencepiece = import_optional("sentencepiece", "export")
     if not model:
         raise UserError(f"{name}: the SentencePiece model is empty")
     try:
