@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from regard.data.text.languages import find_language
 from regard.errors import UserError, prefix_errors
-from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
+from regard.files import check_regular, one_line, parse_json, read_raw_lines, report_unreadable
 from regard.runtime import import_optional
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
@@ -215,8 +215,7 @@ def read_parquet(path: Path, source: str = "source", target: str = "target") -> 
                         raise UserError(f'{path}, row {row}: the value of "{missing}" is null, but must be text.')
                     yield Pair(*texts)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged or not a Parquet file ({reason}); download it again.") from error
+        raise UserError(f"{path} is damaged or not a Parquet file ({one_line(error)}); download it again.") from error
 
 
 def read_lines(path: Path) -> Iterator[str]:

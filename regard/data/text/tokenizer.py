@@ -532,4 +532,4 @@ def _open_sentencepiece(model: bytes, name: str) -> Any:
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"{name}: damaged or not a SentencePiece model ({' '.join(str(error).split())})") from None
+        raise UserError(f"{name}: damaged or not a SentencePiece model ({one_line(error)})") from None
