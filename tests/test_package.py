@@ -35,7 +35,7 @@ def page_name(page: Path) -> str:
 
 def test_public_names_are_sorted_and_importable() -> None:
     assert regard.__all__ == sorted(regard.__all__)
-    assert list(regard._MODULES) == regard.__all__ == dir(regard)
+    assert sorted(regard._MODULES) == regard.__all__ == dir(regard)
     for name in regard.__all__:
         assert getattr(regard, name) is getattr(import_module(regard._MODULES[name]), name)
 
