@@ -84,10 +84,12 @@ def test_settings_follow_the_kind_of_model(runs: dict[str, Path]) -> None:
 
 
 def test_hypotheses_have_scores_and_alignments(classifier_model: regard.Translator) -> None:
-    best = classifier_model("I love apples", n_best=3, lengths=3)
-    assert len(best) == 3
-    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    assert len({len(one.tokens) for one in best}) == 3
+    source, target = classifier_model.vocabularies.source, classifier_model.vocabularies.target
+    trained = {len(target.encode(pair.target)) - len(source.encode(pair.source)) for pair in toy_pairs()}
+    possible = [length for difference in trained if (length := len(source.encode("I love apples")) + difference) > 0]
+    best = classifier_model("I love apples", n_best=9, lengths=9)
+    assert sorted(len(one.tokens) for one in best) == sorted(possible)
+    assert len(best) > 1 and [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     for one in best:
         assert one.labels == one.subwords  # no END
         assert len(one.token_log_probs) == len(one.tokens) == len(one.alignment)
