@@ -4,9 +4,9 @@ import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from regard.errors import UserError
 from regard.training.metrics_log import MetricsLog
@@ -20,13 +20,15 @@ from tests.training.test_loop import log
 QUICK = {"training__steps": 8, "training__validate_every": 4, "training__log_every": 2, "optim__schedule": "constant"}
 
 
-def read_events(out: Path) -> EventAccumulator:
-    found = EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
+def read_events(out: Path) -> Any:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = reader.EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
     found.Reload()
     return found
 
 
 def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     run_recipe(make_recipe(**QUICK, training__tensorboard=True), tmp_path / "run")
     entries, board = log(tmp_path / "run"), read_events(tmp_path / "run")
     for name in ("loss", "lr", "gradient_norm", "tokens_per_second", "memory"):
@@ -41,6 +43,7 @@ def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[...,
 
 
 def test_resumed_run_logs_no_step_twice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     board = {"training__tensorboard": True, "training__keep_checkpoints": 9, "training__checkpoint_every": 4}
     run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
     for name in ("step-00000008",):  # as if killed before this checkpoint was saved

@@ -174,6 +174,7 @@ def test_stopping_rule_of_ctranslate2_is_named_only_if_it_differs(
 def test_errors_of_other_libraries_name_the_option(
     trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("ctranslate2")
     refusal = command("bench", f"{trained_run}:length-penalty=wu", "--library", "ctranslate2").error
     assert refusal.startswith(f"--library ctranslate2: {trained_run}:length-penalty=wu")
     assert "CTranslate2 has no length_penalty wu" in refusal
