@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import regard
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
@@ -136,18 +137,24 @@ def test_given_translations_are_scored(classifier_model: regard.Translator, ctc_
         assert len(right.token_log_probs) == len(right.tokens)
 
 
-def test_results_are_reranked_by_another_model(classifier_model: regard.Translator, trained_run: Path) -> None:
+def test_results_are_reranked_by_another_model(
+    classifier_model: regard.Translator, trained_run: Path, tmp_path: Path
+) -> None:
     reranker = regard.Translator.load(trained_run)
+    with torch.no_grad():  # negative logits, so that this model prefers other translations
+        for tensor in reranker.model.decoder_norm.parameters():
+            tensor.neg_()
+    reranker.save_pretrained(tmp_path)
     settings = {"iterations": 1, "lengths": 4, "n_best": 4}
     plain = classifier_model(SENTENCES[:12], **settings)
-    scored = classifier_model(SENTENCES[:12], **settings, rerank=trained_run)
+    scored = classifier_model(SENTENCES[:12], **settings, rerank=tmp_path)
     for source, one, other in zip(SENTENCES, plain, scored, strict=False):
         assert {h.text for h in one} == {h.text for h in other}
         scores = [reranker.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [[h.score for h in one] for one in plain] != [[h.score for h in one] for one in scored]
-    best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in scored]
+    best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=tmp_path)
     assert best == [one[0].text for one in scored]
 
 

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -151,8 +152,9 @@ def test_other_libraries_are_further_rows_with_the_same_output(
     names = [row["name"].removeprefix(f"{trained_run}:beam=2") for row in record["results"]]
     assert names == ["", " in transformers", " in CTranslate2, stop=first"]
     same = [row["same"] for row in record["results"]]
-    assert same[:2] == [1, 1]
-    assert same[2] >= 0.6  # CTranslate2 stops its search earlier, which can change a translation
+    # CTranslate2 has only stop=first, which changes some translations in the same way as in regard.
+    exact, first = (Translator.load(trained_run)(SOURCES, beam=2, stop=stop) for stop in ("exact", "first"))
+    assert same == [1, 1, np.equal(exact, first).mean()]
     assert [row["settings"]["beam"] for row in record["results"]] == [2, 2, 2]
     assert len({row["parameters"] for row in record["results"]}) == 1
     assert record["versions"].keys() == {"python", "torch", "regard", "transformers", "ctranslate2"}
