@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import typer
 from regard import Translator, cli
 from regard.cli import app
 from tests.conftest import Command
+from tests.forks import Forked
 
 COMMANDS = tuple(typer.main.get_command(app).commands)
 SCRIPT = Path(sys.executable).with_name("regard")
@@ -104,7 +106,7 @@ def test_version_is_printed(command: Command) -> None:
 
 
 def test_train_and_translate_in_new_processes(
-    toy: Path, tmp_path: Path, shell: Command, small_settings: list[str]
+    toy: Path, tmp_path: Path, shell: Command, fork: Callable[..., Forked], small_settings: list[str]
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh")
     trained = shell("train", *files, "--out", "run", *small_settings, "--set", "training.steps=30")
@@ -114,9 +116,10 @@ def test_train_and_translate_in_new_processes(
     assert "regard translate run" in trained.out
 
     sentences = ["I love apples", "We want tea and dogs"]
-    translated = shell("translate", "run", *sentences)
-    assert (translated.code, translated.err) == (0, "")
-    assert translated.out.split("\n") == [*Translator.load(tmp_path / "run")(sentences), ""]
+    translated = fork("translate", "run", *sentences)
+    out, errors = translated.communicate(timeout=60)
+    assert (translated.returncode, errors) == (0, "")
+    assert out.split("\n") == [*Translator.load(tmp_path / "run")(sentences), ""]
 
 
 @pytest.fixture

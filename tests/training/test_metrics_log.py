@@ -1,7 +1,6 @@
 """The metrics of a run: log.jsonl, TensorBoard events, samples."""
 
 import math
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.task import sample_indices
 from tests.conftest import SMALL, settings_of
+from tests.forks import Forked
 from tests.training.test_loop import log
 
 QUICK = {"training__steps": 8, "training__validate_every": 4, "training__log_every": 2, "optim__schedule": "constant"}
@@ -108,13 +108,11 @@ def test_long_samples_are_shortened(length: int, shown: str, capsys: pytest.Capt
 
 
 def test_training_continues_when_standard_output_is_closed(
-    toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]
+    toy: Path, tmp_path: Path, fork: Callable[..., Forked]
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
     quick = SMALL | {key.replace("__", "."): value for key, value in QUICK.items()}
-    process = spawn("train", *files, *settings_of(quick))
-    assert process.stdout is not None
-    assert process.stderr is not None
+    process = fork("train", *files, *settings_of(quick))
     process.stdout.readline()
     process.stdout.close()
     said = process.stderr.read()
