@@ -18,6 +18,8 @@ from regard.models.folder import model_on_meta
 Template = str | Callable[[re.Match[str]], str]
 Names = Mapping[str, Template | tuple[Template, ...]]
 """Regular expressions for the beginnings of regard's names, and replacements for them in the other library."""
+Block = dict[str, str | tuple[str, ...]]
+"""Names of the parameters within a block."""
 
 WITHOUT_BATCH = ("class_token", "positions")
 """Parameters that have a leading dimension of 1 in other libraries, but not in regard."""
@@ -77,6 +79,14 @@ def rename_keys(values: Mapping[str, Any], keys: Mapping[str, str], where: str) 
         if values.get(foreign) is None:
             raise UserError(f"{where}: {foreign} is missing")
     return {name: values[foreign] for name, foreign in keys.items()}
+
+
+def block_names(prefix: str, foreign_prefix: str, block: Block) -> Names:
+    """Return names for all blocks of a stack, from the names within a block; `prefix` matches the number of a block."""
+    return {
+        prefix + name: tuple(foreign_prefix + part for part in ((parts,) if isinstance(parts, str) else parts))
+        for name, parts in block.items()
+    }
 
 
 def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:

@@ -16,12 +16,12 @@ from torch import Tensor
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
-from regard.interop.renaming import Names, import_tensors
+from regard.interop.renaming import Block, Names, block_names, import_tensors
 from regard.interop.shapes import count_layers
 from regard.models.transformer import TransformerConfig
 
 _IN_PROJ = "encoder.layers.0.self_attn.in_proj_weight"
-_BLOCK = {
+_BLOCK: Block = {
     r"norm1": "norm1",
     r"norm2": "norm2",
     r"attention\.qkv\.": "self_attn.in_proj_",
@@ -29,17 +29,14 @@ _BLOCK = {
     r"feed_forward\.inner": "linear1",
     r"feed_forward\.outer": "linear2",
 }
-_DECODER_BLOCK = {
+_DECODER_BLOCK = _BLOCK | {
     r"cross\.qkv\.": "multihead_attn.in_proj_",
     r"cross\.out": "multihead_attn.out_proj",
     r"norm3": "norm3",
 }
 _NAMES: Names = {
-    **{
-        rf"{stack}\.(\d+)\.{name}": rf"{stack}.layers.\1.{foreign}"
-        for stack, more in (("encoder", {}), ("decoder", _DECODER_BLOCK))
-        for name, foreign in (_BLOCK | more).items()
-    },
+    **block_names(r"encoder\.(\d+)\.", r"encoder.layers.\1.", _BLOCK),
+    **block_names(r"decoder\.(\d+)\.", r"decoder.layers.\1.", _DECODER_BLOCK),
     r"encoder_norm": "encoder.norm",
     r"decoder_norm": "decoder.norm",
     r"source_embedding\.weight": "source",
