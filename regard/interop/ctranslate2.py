@@ -27,8 +27,7 @@ POSITIONS = 2048
 UNKNOWN = "<unk>"
 
 Engine = Literal["regard", "ctranslate2"]
-Quantization = Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16"]
-QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16")
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
@@ -69,9 +68,6 @@ def export_ctranslate2(
     """Write and verify the files, and return a summary of the verification.
 
     Float32 weights must give the same results. The differences of quantised weights are only reported.
-
-    Raises:
-        UserError: CTranslate2 does not support the model, or its results differ.
     """
     save_ctranslate2(translator, folder, quantization or "float32")
     if quantization in (None, "float32"):

@@ -79,11 +79,7 @@ _CONFIG = {
 
 
 def choose_kind(config: EncoderDecoderConfig) -> Kind:
-    """Return the kind of model that a config corresponds to.
-
-    Raises:
-        UserError: transformers has no such model.
-    """
+    """Return the kind of model that a config corresponds to, if transformers has one."""
     models = "translation models of transformers"
     if not isinstance(config, TransformerConfig):
         raise UserError("transformers has no non-autoregressive translation model")

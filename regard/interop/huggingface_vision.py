@@ -146,11 +146,7 @@ def build_huggingface_classifier(classifier: Classifier) -> Any:
 
 
 def export_huggingface_classifier(classifier: Classifier, folder: Path) -> list[str]:
-    """Write and verify a folder that transformers loads as an image classifier, with its processor.
-
-    Raises:
-        UserError: transformers has no such model, or its outputs differ.
-    """
+    """Write and verify a folder that transformers loads as an image classifier, with its processor."""
     built, preprocessing = build_huggingface_classifier(classifier), classifier.preprocessing
     processor = {
         "image_processor_type": "ViTImageProcessor",

@@ -28,14 +28,11 @@ WITHOUT_BATCH = ("class_token", "positions")
 def import_tensors(
     tensors: Mapping[str, Tensor], config: Settings, names: Names, where: str, ignored: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Convert another library's tensors to the state dict of a model with this config.
+    """Convert another library's tensors to the state dict of a model with this config; all names and shapes must match.
 
     Args:
         where: Description of the tensors for error messages.
         ignored: Regular expressions for the beginnings of names that regard does not need.
-
-    Raises:
-        UserError: A tensor is missing, unknown or has another shape.
     """
     state_dict: dict[str, Tensor] = {}
     unused = set(tensors)
@@ -94,11 +91,7 @@ def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:
 
 
 def map_name(name: str, names: Names) -> tuple[str, ...]:
-    """Return the other library's names of a parameter.
-
-    Raises:
-        UserError: The library has no such parameter.
-    """
+    """Return the other library's names of a parameter."""
     for pattern, templates in names.items():
         if found := re.match(pattern, name):
             several = templates if isinstance(templates, tuple) else (templates,)

@@ -102,11 +102,7 @@ def from_torch(tensors: Mapping[str, Tensor], names: Embeddings, config: Transfo
 
 
 def load_archive(path: Path) -> GraphCall:
-    """Load an archive of torch.export.
-
-    Raises:
-        UserError: It uses operators that are not PyTorch's, so that PyTorch alone cannot run it.
-    """
+    """Load an archive of torch.export, which may only use operators of PyTorch, so that PyTorch alone can run it."""
     program = torch.export.load(path)
     for node in program.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in _PYTORCH_NAMESPACES:
