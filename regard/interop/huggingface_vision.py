@@ -68,29 +68,26 @@ _RELEASE_4 = {
 }
 _PREFIX = re.compile(r"^(vit|swin)\.")
 _IGNORED = (r"pooler\.", r".*relative_position_index$")
-_VIT_CONFIG = {
+_CONFIG = {
+    "image": "image_size",
+    "patch": "patch_size",
+    "channels": "num_channels",
+    "norm_eps": "layer_norm_eps",
+    "qkv_bias": "qkv_bias",
+}
+_VIT_CONFIG = _CONFIG | {
     "width": "hidden_size",
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "hidden": "intermediate_size",
-    "image": "image_size",
-    "patch": "patch_size",
-    "channels": "num_channels",
     "activation": "hidden_act",
-    "norm_eps": "layer_norm_eps",
-    "qkv_bias": "qkv_bias",
 }
-_SWIN_CONFIG = {
+_SWIN_CONFIG = _CONFIG | {
     "width": "embed_dim",
     "layers": "depths",
     "heads": "num_heads",
     "window": "window_size",
-    "image": "image_size",
-    "patch": "patch_size",
-    "channels": "num_channels",
-    "norm_eps": "layer_norm_eps",
     "expansion": "mlp_ratio",
-    "qkv_bias": "qkv_bias",
 }
 _VIT_FIXED = {"stem": "patches", "pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}
 """Values of a ViTConfig that the ViT of transformers has always."""

@@ -77,7 +77,8 @@ def test_slow_clients_are_disconnected(server: ServerProcess) -> None:  # this s
 def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> None:  # this server has write_seconds=2
     dropped = server.metric("regard_dropped_connections_total", 'reason="slow_response"')
     body = json.dumps({"texts": ["We want tea and dogs " * 8] * 50, "pool": "none"}).encode()
-    response = httpx.post(f"{server.url}/api/embed", content=body, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    response = httpx.post(f"{server.url}/api/embed", content=body, headers=headers, timeout=60)
     assert response.status_code == 200
     assert len(response.content) > 800_000  # eight of them are more than the buffers of the operating system
     head = f"POST /api/embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
@@ -213,5 +214,5 @@ def test_worker_that_cannot_be_restarted_yet_is_restarted_later(server: ServerPr
             wait_until(lambda: server.events("worker not restarted"), what="a failed restart")
             assert client.get("/ready").status_code == 503
     assert server.events("worker not restarted")[0]["error"] == "a worker cannot be started (Too many open files)"
-    wait_until(lambda: httpx.get(f"{server.url}/ready").status_code == 200, what="readiness")
+    wait_until(lambda: httpx.get(f"{server.url}/ready", timeout=60).status_code == 200, what="readiness")
     assert pid not in server.worker_pids
