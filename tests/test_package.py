@@ -237,6 +237,12 @@ def test_package_tree_in_the_design_page_is_current() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_tables_agree_with_the_results_of_benchmarks() -> None:
+    script = HOME.parent / "benchmarks" / "tables.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_generated_reference_pages_are_current() -> None:
     script = HOME.parent / "tools" / "reference_pages.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
