@@ -30,6 +30,10 @@ settings.load_profile("regard")
 # A shell starts background jobs with SIGINT ignored. Tests and the processes they start need Python's default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Child processes import the same packages as the tests, also if regard is not installed.
+ROOT = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([ROOT, *os.environ.get("PYTHONPATH", ROOT).split(os.pathsep)]))
+
 SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
 OBJECTS = {"apples": "苹果", "books": "书", "tea": "茶", "dogs": "狗", "cats": "猫"}

@@ -4,7 +4,8 @@
     python -m tools.fuzz_files --seed 1 --case 4711      # repeats one case with its traceback
 
 A reader may succeed or raise a UserError of one short sentence. Everything else is a finding, printed with the number
-of its case: another exception, a crash of the process, more than 10 seconds, or more than 2 GiB of memory. A case
+of its case: another exception, a crash of the process, more than 10 seconds of CPU time or a minute without a result,
+or more than 2 GiB of memory. A case
 depends only on the seed and its number. The exit code is 1 if there are findings.
 """
 
@@ -31,8 +32,8 @@ from typing import Any, NoReturn
 
 from tools.fuzz_targets import TARGETS, UNCHANGED, Target
 
-SECONDS, MEMORY, SENTENCE = 10.0, 2 * 2**30, 1500
-"""Limits of one case: time, bytes of memory, and characters of an error message."""
+CPU_SECONDS, SECONDS, MEMORY, SENTENCE = 10.0, 60.0, 2 * 2**30, 1500
+"""Limits of one case: CPU time, time, bytes of memory, and characters of an error message."""
 NUMBERS = ("-1", "0", "1e999", "NaN", "9" * 5000, str(2**63), "1.5", "-0.0", "1" + "0" * 400)
 VALUES = (
     *NUMBERS,
@@ -193,15 +194,15 @@ class Fuzzer:
 
 def _read(target: Target, folder: Path, changed: Path) -> str:
     try:
-        with _time_limit(SECONDS):
+        with _time_limits():
             target.read(folder, changed)
     except target.allowed as error:
         message = str(error)
         if len(message) > SENTENCE:
             return f"message of {len(message)} characters: {message[:200]}"
         return "rejected"
-    except TimeLimitError:
-        return f"more than {SECONDS:g} s"
+    except TimeLimitError as error:
+        return str(error)
     except BaseException as error:  # a panic of Rust code is no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -212,17 +213,23 @@ def _read(target: Target, folder: Path, changed: Path) -> str:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    def expire(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeLimitError
+def _time_limits() -> Iterator[None]:
+    """Limit the CPU time, which does not depend on other processes, and the time of a reader that waits forever."""
 
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def expire(number: int, frame: FrameType | None) -> NoReturn:
+        limit = f"{CPU_SECONDS:g} s of CPU time" if number == signal.SIGPROF else f"{SECONDS:g} s"
+        raise TimeLimitError(f"more than {limit}")
+
+    before = {number: signal.signal(number, expire) for number in (signal.SIGPROF, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # Command line
@@ -253,7 +260,7 @@ def fuzz(seed: int, names: Sequence[str], cases: range) -> Iterator[tuple[int, s
         process.start()
         sender.close()
         try:
-            while receiver.poll(60 + 3 * SECONDS) and (result := receiver.recv()) is not None:
+            while receiver.poll(3 * SECONDS) and (result := receiver.recv()) is not None:
                 yield result
                 cases = range(result[0] + 1, cases.stop)
             crashed = bool(cases) and process.is_alive()

@@ -100,7 +100,9 @@ def test_library_that_cannot_train_is_rejected_before_timing(
         time_training([str(image_run)], CPU, 0, ["huggingface"])
 
 
-def test_path_without_a_run_is_rejected(trained_run: Path, command: Command) -> None:
+def test_path_without_a_run_is_rejected(trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = StepTiming("tokens", [90.0], [10.0], 10)
+    monkeypatch.setattr(training, "time_steps", lambda *_: timing)
     assert "not a run" in command("bench", trained_run.parent, "--training").error
     assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
 
@@ -157,12 +159,12 @@ def test_every_variant_is_a_valid_recipe_or_has_a_reason(tmp_path: Path) -> None
 def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
     trained_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = training._time_variant
+    timing = StepTiming("tokens", [90.0], [10.0], 10)
 
     def fail(variant: Variant, device: torch.device, seconds: float) -> Row:
         if "batch.layout=packed" in variant.changes:
             raise RuntimeError("no\nluck")
-        return real(variant, device, seconds)
+        return Row(variant, timing)
 
     monkeypatch.setattr(training, "_time_variant", fail)
     found = time_training([str(trained_run)], CPU, 0)

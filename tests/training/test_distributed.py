@@ -73,7 +73,7 @@ def torchrun(processes: int, *words: object, restarts: int = 0) -> subprocess.Po
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
-        env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo"},
     )
 
 
