@@ -214,6 +214,19 @@ def test_new_classes_get_a_new_head_and_new_sizes_resized_positions(
             assert torch.allclose(new[name], old[name], atol=1e-6), name
 
 
+def test_run_with_the_classes_in_the_order_of_the_initial_model_can_be_resumed(
+    image_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    initial = Classifier.load(image_run)
+    classes = ("red", "blue", "green")
+    (tmp_path / "initial").mkdir()
+    Classifier(initial.model, initial.preprocessing.changed(classes=classes)).save(tmp_path / "initial")
+    constant = {"optim__schedule": "constant", "optim__lr": 1e-3}
+    assert initialised_run(tmp_path / "initial", painted, tmp_path / "run", **constant).classes == classes
+    resumed = initialised_run(tmp_path / "initial", painted, tmp_path / "run", **constant, training__steps=6)
+    assert resumed.classes == classes
+
+
 def test_setting_that_contradicts_the_initial_model_is_rejected(image_run: Path, painted: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model.width: 32 contradicts 16 of .*, from which the run is initialised"):
         initialised_run(image_run, painted, tmp_path / "run", model__width=32)

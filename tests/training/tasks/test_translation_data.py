@@ -296,6 +296,14 @@ def test_contradictory_data_settings_are_rejected(values: dict[str, Any], messag
         DataSettings.parse(values, "data")
 
 
+def test_embeddings_of_separate_vocabularies_cannot_all_be_tied(make_recipe: Callable[..., Recipe]) -> None:
+    assert make_recipe(model__tie="all", tokenizer__joint=True).model_settings().tie == "all"
+    with pytest.raises(
+        UserError, match=r"^model\.tie: 'all' needs one vocabulary for both sides; set model\.tie=target$"
+    ):
+        make_recipe(model__tie="all", tokenizer__joint=False)
+
+
 def test_corpus_without_usable_pairs_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text("I love apples\t\n" * 40)
     corpora = [{"source": str(write_tsv(tmp_path / "a.tsv", 0, 90))}, {"source": str(tmp_path / "b.tsv")}]
