@@ -32,8 +32,24 @@ MIN_MASS = 1e-9
 Index = Annotated[int, Field(strict=True)]
 
 
-class GuideSettings(Settings):
-    """Settings of guided attention."""
+class Guidance:
+    """Loss and attention mass of one batch, collected from the selected layers."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.masses: list[Tensor] = []
+
+    def loss(self) -> Tensor:
+        """Return the mean over layers and heads, summed over target positions."""
+        return torch.stack(self.losses).mean(0)
+
+    def mass(self) -> Tensor:
+        """Return the mean over layers, heads and target positions."""
+        return torch.stack(self.masses).mean(0)
+
+
+class GuidedAttention(Settings):
+    """Computes the guided attention loss from hooks on the cross-attentions of a model."""
 
     prior: Literal["diagonal", "alignments"] = Field(
         "diagonal", description="source positions to attend to: along the diagonal, or those of aligned words"
@@ -55,32 +71,9 @@ class GuideSettings(Settings):
                         f"objective.guided_attention.{key}: the model has {key} 0 to {size - 1}, not {number}"
                     )
 
-
-class Guidance:
-    """Loss and attention mass of one batch, collected from the selected layers."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.masses: list[Tensor] = []
-
-    def loss(self) -> Tensor:
-        """Return the mean over layers and heads, summed over target positions."""
-        return torch.stack(self.losses).mean(0)
-
-    def mass(self) -> Tensor:
-        """Return the mean over layers, heads and target positions."""
-        return torch.stack(self.masses).mean(0)
-
-
-class GuidedAttention:
-    """Computes the guided attention loss from hooks on the cross-attentions of a model."""
-
-    def __init__(self, settings: GuideSettings) -> None:
-        self.settings = settings
-
-    def weight(self, step: int) -> float:
+    def weight_at(self, step: int) -> float:
         """Return the weight of the loss at a step, counted from 1."""
-        return self.settings.weight * max(0.0, 1 - (step - 1) / self.settings.steps)
+        return self.weight * max(0.0, 1 - (step - 1) / self.steps)
 
     @contextmanager
     def observe(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
@@ -93,8 +86,8 @@ class GuidedAttention:
             if previous is not None:
                 previous(attention, q, k, v, mask)
             weights_BHTS = weights_by_sentence(attention, q, k, mask)
-            if self.settings.heads is not None:  # indexing with a list would copy it to the device
-                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.settings.heads], 1)
+            if self.heads is not None:  # indexing with a list would copy it to the device
+                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.heads], 1)
             mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
             guidance.losses.append((-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum())
             mean_mass = (mass_BHT.detach().mean(1) * guided_BT).sum() / guided_BT.sum().clamp(min=1)
@@ -106,14 +99,14 @@ class GuidedAttention:
 
     def _cross_attentions(self, model: Transformer) -> list[Attention]:
         attentions: list[Attention] = [cast(Any, block).cross for block in model.decoder]
-        return attentions if self.settings.layers is None else [attentions[layer] for layer in self.settings.layers]
+        return attentions if self.layers is None else [attentions[layer] for layer in self.layers]
 
     def _prior(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         """Return the prior, (B, T, S), and which target positions are guided, (B, T)."""
         target, source = batch.target_layout, batch.source_layout
-        if self.settings.prior == "diagonal":
+        if self.prior == "diagonal":
             positions = torch.arange(target.longest, device=target.lengths.device)
-            return diagonal_prior(target, source, self.settings.width), positions < target.lengths[:, None]
+            return diagonal_prior(target, source, self.width), positions < target.lengths[:, None]
         if batch.links is None:
             raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
         prior = aligned_prior(target, source, batch.links)

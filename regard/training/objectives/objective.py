@@ -18,9 +18,9 @@ from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.cross_entropy import linear_cross_entropy
 from regard.registry import register
-from regard.training.objectives.guided_attention import GuidedAttention, GuideSettings
+from regard.training.objectives.guided_attention import GuidedAttention
 from regard.training.objectives.registry import Objective
-from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling, mix_predictions
+from regard.training.objectives.scheduled_sampling import ScheduledSampling, mix_predictions
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
@@ -32,8 +32,8 @@ class ObjectiveSettings(Objective):
     task = "translation"
 
     kind: Literal["teacher-forcing"] = Field("teacher-forcing", description="this loss, or that of an extension")
-    scheduled_sampling: SamplingSettings | None = None
-    guided_attention: GuideSettings | None = None
+    scheduled_sampling: ScheduledSampling | None = None
+    guided_attention: GuidedAttention | None = None
     r_drop: float = Field(
         0.0, ge=0, description="weight of the divergence between two forward passes; 0: R-Drop is off"
     )
@@ -58,9 +58,7 @@ class TranslationObjective:
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
         self.label_smoothing, self.r_drop = label_smoothing, settings.r_drop
         self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
-        sampling, guide = settings.scheduled_sampling, settings.guided_attention
-        self.sampling = None if sampling is None else ScheduledSampling(sampling)
-        self.guide = None if guide is None else GuidedAttention(guide)
+        self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss; all terms are sums over the labels, so that the losses of microbatches add up."""
@@ -69,7 +67,7 @@ class TranslationObjective:
         if self.sampling is not None and (probability := self.sampling.probability(int(step))) > 0:
             predictions = self.sampling.predict(predicted_logits(model, batch))
             batch, proportions["sampled"] = mix_predictions(batch, predictions, probability)
-        weight = 0.0 if self.guide is None else self.guide.weight(int(step))
+        weight = 0.0 if self.guide is None else self.guide.weight_at(int(step))
         with self.guide.observe(model, batch) if self.guide is not None and weight else nullcontext() as guidance:
             terms = self._forward(model, batch)
         total = terms["cross_entropy"]

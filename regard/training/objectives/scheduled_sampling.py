@@ -9,8 +9,8 @@ generator, which is part of a checkpoint; none are drawn while the probability i
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -23,8 +23,8 @@ from regard.training.tasks.translation.batches import TextBatch
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
 
 
-class SamplingSettings(Settings):
-    """Settings of scheduled sampling."""
+class ScheduledSampling(Settings):
+    """Replaces decoder inputs by predictions, more of them as training proceeds."""
 
     decay: Decay = Field("inverse-sigmoid", description="how the proportion of reference tokens decays")
     half_life: int = Field(gt=0, description="steps after `start` until half of the decoder inputs are predictions")
@@ -34,22 +34,14 @@ class SamplingSettings(Settings):
         "argmax", description="take the most probable token, or sample from the model's distribution"
     )
 
-
-class ScheduledSampling:
-    """Replaces decoder inputs by predictions, more of them as training proceeds."""
-
-    def __init__(self, settings: SamplingSettings) -> None:
-        self.settings = settings
-        self.decay = build_decay(settings.decay, settings.half_life)
-
     def probability(self, step: int) -> float:
         """Return the probability that a decoder input is a prediction."""
-        elapsed = step - self.settings.start
-        return 0.0 if elapsed <= 0 else 1 - max(self.settings.floor, self.decay(elapsed))
+        elapsed = step - self.start
+        return 0.0 if elapsed <= 0 else 1 - max(self.floor, proportion_left(self.decay, self.half_life, elapsed))
 
     def predict(self, logits: Tensor) -> Tensor:
         """Choose a token for each label, (N,), from logits (N, V)."""
-        if self.settings.choice == "argmax":
+        if self.choice == "argmax":
             return logits.argmax(-1)
         probabilities = logits.float().softmax(-1)
         # Equivalent to torch.multinomial, which would synchronise with the device.
@@ -79,23 +71,17 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     return replace(batch, inputs=mixed.view_as(batch.inputs)), proportion
 
 
-def build_decay(kind: Decay, half_life: int) -> Callable[[int], float]:
-    """Return one of the curves of Bengio et al. (2015), which falls from 1 towards 0 and passes 0.5 at `half_life`."""
-    k = _solve_k(half_life)
-
-    def linear(step: int) -> float:
+def proportion_left(decay: Decay, half_life: int, step: int) -> float:
+    """Return the value of a curve of Bengio et al. (2015), which falls from 1 towards 0 and is 0.5 at `half_life`."""
+    if decay == "linear":
         return max(0.0, 1 - step / (2 * half_life))
-
-    def exponential(step: int) -> float:
+    if decay == "exponential":
         return math.pow(2.0, -step / half_life)
-
-    def inverse_sigmoid(step: int) -> float:
-        return 1 / (1 + math.exp(min(step / k, 700.0)) / k)
-
-    curves = {"linear": linear, "exponential": exponential, "inverse-sigmoid": inverse_sigmoid}
-    return curves[kind]
+    k = _solve_k(half_life)
+    return 1 / (1 + math.exp(min(step / k, 700.0)) / k)
 
 
+@cache
 def _solve_k(half_life: int) -> float:
     """Solve k ln k = half_life, for which k / (k + exp(step / k)) is 0.5, by Newton's method on ln k."""
     log_k = math.log1p(half_life)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,9 @@ from regard.training.objectives.objective import (
 )
 from regard.training.objectives.scheduled_sampling import (
     Decay,
-    SamplingSettings,
     ScheduledSampling,
-    build_decay,
     mix_predictions,
+    proportion_left,
 )
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -45,7 +45,7 @@ def first_positions(batch: TextBatch) -> list[int]:
 
 def mix(task: TranslationTask, batch: TextBatch, probability: float) -> tuple[TextBatch, Tensor]:
     """Mix the most probable tokens into the inputs of a batch."""
-    sampling = ScheduledSampling(SamplingSettings(half_life=1))
+    sampling = ScheduledSampling(half_life=1)
     return mix_predictions(batch, sampling.predict(predicted_logits(task.model, batch)), probability)
 
 
@@ -60,30 +60,30 @@ def gradients(objective: TranslationObjective, task: TranslationTask, batch: Tex
 
 @given(st.sampled_from(DECAYS), st.integers(1, 10**7))
 def test_decay_is_one_half_at_the_half_life(kind: Decay, half_life: int) -> None:
-    assert build_decay(kind, half_life)(half_life) == pytest.approx(0.5, rel=1e-9)
+    assert proportion_left(kind, half_life, half_life) == pytest.approx(0.5, rel=1e-9)
 
 
 @given(st.sampled_from(DECAYS), st.integers(1, 10**5), st.lists(st.integers(0, 10**9), min_size=2))
 def test_decay_is_monotonic_between_one_and_zero(kind: Decay, half_life: int, steps: list[int]) -> None:
-    values = [build_decay(kind, half_life)(step) for step in sorted(steps)]
+    values = [proportion_left(kind, half_life, step) for step in sorted(steps)]
     assert values == sorted(values, reverse=True)
     assert all(0 <= value <= 1 for value in values)
 
 
 def test_linear_decay_reaches_zero() -> None:
-    decay = build_decay("linear", 100)
+    decay = partial(proportion_left, "linear", 100)
     assert [decay(step) for step in (0, 50, 150, 200, 300)] == [1, 0.75, 0.25, 0, 0]
 
 
 def test_exponential_decay_halves_repeatedly() -> None:
-    decay = build_decay("exponential", 10)
+    decay = partial(proportion_left, "exponential", 10)
     assert [decay(step) for step in (0, 20, 30)] == pytest.approx([1, 1 / 4, 1 / 8])
 
 
 def test_inverse_sigmoid_decay_follows_the_formula_of_the_paper() -> None:
     k = 50.0  # k / (k + exp(i / k)) is one half at i = k ln k
     half_life = round(k * math.log(k))
-    decay = build_decay("inverse-sigmoid", half_life)
+    decay = partial(proportion_left, "inverse-sigmoid", half_life)
     assert [decay(step) for step in (0, 100, half_life, 400)] == pytest.approx(
         [k / (k + math.exp(step / k)) for step in (0, 100, half_life, 400)], rel=2e-2
     )
@@ -93,8 +93,8 @@ def test_inverse_sigmoid_decay_follows_the_formula_of_the_paper() -> None:
 def test_probability_rises_after_the_start_up_to_the_floor(
     decay: Decay, half_life: int, start: int, floor: float
 ) -> None:
-    settings = SamplingSettings(decay=decay, half_life=half_life, start=start, floor=floor)
-    probability = ScheduledSampling(settings).probability
+    settings = ScheduledSampling(decay=decay, half_life=half_life, start=start, floor=floor)
+    probability = settings.probability
     assert [probability(step) for step in range(1, start + 1)] == [0] * start
     assert probability(start + half_life) == pytest.approx(min(0.5, 1 - floor))
     assert probability(start + 100 * half_life) == pytest.approx(1 - floor, abs=1e-9)
@@ -115,7 +115,7 @@ def test_logged_proportion_follows_the_schedule(make_recipe: Callable[..., Recip
     run_recipe(recipe, tmp_path / "run")
     entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     sampled = {entry["step"]: entry.get("sampled") for entry in entries if "loss" in entry}
-    probability = ScheduledSampling(SamplingSettings.parse(sampling, "sampling")).probability
+    probability = ScheduledSampling.parse(sampling, "sampling").probability
     assert [sampled[step] for step in range(1, 6)] == [None] * 5
     tokens = 150  # a batch has more
     for step in range(6, 41):
@@ -211,7 +211,7 @@ def test_predictions_are_made_without_dropout(build: Callable[..., TranslationTa
 def test_gradients_flow_through_the_second_pass_only(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    settings = SamplingSettings(half_life=1, floor=0.4)
+    settings = ScheduledSampling(half_life=1, floor=0.4)
     torch.manual_seed(2)
     mixed, _ = mix(task, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
@@ -226,7 +226,7 @@ def test_samples_follow_the_distribution_of_the_model() -> None:
     number, probabilities = 20_000, torch.tensor([0.6, 0.3, 0.1])
     logits = probabilities.log().expand(number, 3)
     torch.manual_seed(0)
-    sampling = ScheduledSampling(SamplingSettings(half_life=1, choice="sample"))
+    sampling = ScheduledSampling(half_life=1, choice="sample")
     frequencies = sampling.predict(logits).bincount(minlength=3) / number
     assert frequencies.tolist() == pytest.approx(probabilities.tolist(), abs=5 * math.sqrt(0.25 / number))
-    assert ScheduledSampling(SamplingSettings(half_life=1)).predict(logits).unique().tolist() == [0]
+    assert ScheduledSampling(half_life=1).predict(logits).unique().tolist() == [0]
