@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -73,14 +72,6 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
             raise
 
 
-def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
-    """Prepare data in a temporary folder and build a new model, without a run folder."""
-    task_type = task_of(recipe)
-    with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
-        task_type.prepare_data(Path(folder), recipe, progress, None)
-        return task_type.open(Path(folder), recipe, device, progress)
-
-
 class Run:
     """A training run in the folder `out`, as seen from one of its processes."""
 
@@ -131,7 +122,8 @@ class Run:
     def _complete_recipe(self) -> Recipe:
         """Return the recipe with what the initial model and the data determine."""
         if self.recipe.init.folder is not None:
-            self.initial = self.task_type.load_initial_model(self.recipe)
+            with torch.random.fork_rng(devices=[]):  # a resumed run does not load the model: draw the same numbers
+                self.initial = self.task_type.load_initial_model(self.recipe)
         recipe = self.recipe if self.initial is None else self.initial.recipe
         completed: Recipe = self.task_type.complete_recipe(recipe, self.progress)
         return completed

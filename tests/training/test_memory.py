@@ -19,12 +19,12 @@ from regard.training.memory import is_out_of_memory, read_peak
 from regard.training.parallelism import SingleProcess
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe, TrainingSettings
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.data import TranslationData
 from regard.training.tasks.translation.task import TranslationTask
-from tests.conftest import small_recipe
+from tests.conftest import build_task, small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 
 

@@ -23,10 +23,10 @@ from regard.training.objectives.guided_attention import (
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.tasks.translation.batches import TextBatch, collate
 from regard.training.tasks.translation.task import TranslationTask
-from tests.conftest import small_recipe
+from tests.conftest import build_task, small_recipe
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 LINKS = torch.tensor([(0, 0, 1), (0, 2, 0), (0, 2, 2), (1, 1, 1), (4, 0, 0), (4, 0, 0)])

@@ -23,7 +23,7 @@ from regard.errors import UserError
 from regard.pipelines.translator import Translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
@@ -31,7 +31,7 @@ from regard.training.tasks.translation.batches import collate
 from regard.training.tasks.translation.data import open_corpora, open_data, take_evenly, use_shared_store, write_data
 from regard.training.tasks.translation.recipe import DataSettings
 from regard.training.tasks.translation.task import TranslationTask
-from tests.conftest import SMALL, small_recipe, toy_pairs
+from tests.conftest import SMALL, build_task, small_recipe, toy_pairs
 from tests.data.text.test_tokens import rows_of
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ synchronising.
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby, islice
+from itertools import accumulate, count, groupby, islice
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_bat
 from regard.data.images.preprocessing import ImagePreprocessing, Normalisation
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.simple import TensorBatch
 
 GROUP_IMAGES, GROUP_BYTES = 1024, 2**23
 """On a GPU, several small batches are augmented at once, up to this size: augmentation launches hundreds of kernels,
@@ -25,19 +26,11 @@ which take as long for a few images as for many."""
 
 
 @dataclass(frozen=True)
-class ImageBatch:
-    """Preprocessed images, (B, channels, size, size), and target probabilities, (B, classes)."""
+class ImageBatch(TensorBatch):
+    """Preprocessed images and target probabilities."""
 
-    images: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def split(self, *sizes: int) -> "list[ImageBatch]":
-        """Split into batches of these sizes."""
-        parts = zip(torch.split(self.images, list(sizes)), torch.split(self.targets, list(sizes)), strict=True)
-        return [ImageBatch(images, targets) for images, targets in parts]
+    images: Tensor  # (B, channels, size, size)
+    targets: Tensor  # (B, classes)
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,8 @@ class ImageBatches:
         else:
             targets = F.one_hot(labels, self.classes).to(images)
         made = ImageBatch(images, targets * (1 - smoothing) + smoothing / self.classes)
-        return made.split(*(len(plan.rows) for plan in plans))
+        ends = accumulate(len(plan.rows) for plan in plans)
+        return [made.part(slice(end - len(plan.rows), end)) for plan, end in zip(plans, ends, strict=True)]
 
     def first(self) -> ImageBatch:
         """Return a batch of the first images; all batches have the same size."""
