@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import UserError, prefix_errors
+from regard.evaluation.bench.harness import format_table
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
@@ -65,7 +66,7 @@ class Variant:
         torch.manual_seed(recipe.training.seed)
         task = task_of(recipe).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
         if self.library:
-            task = with_transformers_model(task)
+            use_transformers_model(task)
             if self.compiled:
                 task.model.compile(dynamic=True)
         return task, recipe
@@ -204,8 +205,7 @@ def tabulate(rows: Sequence[Row]) -> str:
     if any(row.timing and row.timing.peak for row in rows):
         columns["peak, GB"] = [f"{(row.timing.peak or 0) / 1e9:.2f}" if row.timing else "" for row in rows]
         columns["KB each"] = [f"{(row.timing.per_unit or 0) / 1e3:,.1f}" if row.timing else "" for row in rows]
-    lines = [list(columns), ["---"] * len(columns), *map(list, zip(*columns.values(), strict=True))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return format_table([list(columns), *map(list, zip(*columns.values(), strict=True))])
 
 
 def _rate(row: Row, rows: Sequence[Row]) -> str:
@@ -221,59 +221,37 @@ def list_notes(rows: Sequence[Row]) -> list[str]:
     return errors + [f"{row.variant.name}: {note}" for row in rows if row.timing for note in row.timing.notes]
 
 
-class LibraryTask:
-    """A task of ours with the model of another library: same batches, optimizer and loop."""
-
-    def __init__(self, task: Any, model: nn.Module) -> None:
-        self._task, self.model = task, model.to(task.device)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def loss(self, batch: Any, step: Step) -> LossSum:
-        return LossSum(self.total_loss(batch), self._task.count(batch))
-
-    def total_loss(self, batch: Any) -> Tensor:
-        """Return the summed loss of a batch."""
-        raise NotImplementedError
-
-
-class TransformersTranslation(LibraryTask):
+@dataclass(frozen=True)
+class TransformersTeacherForcing:
     """Teacher forcing with a translation model of transformers."""
 
-    def total_loss(self, batch: TextBatch) -> Tensor:
+    label_smoothing: float
+
+    def loss(self, model: nn.Module, batch: TextBatch, step: Step) -> LossSum:
         assert batch.real is not None  # batches are padded
         mask = batch.source_layout.real().long()  # type: ignore[union-attr]
-        output = self.model(
-            input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
-        )
+        output = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False)
         logits = output.logits.flatten(0, 1)[batch.real]
-        return cross_entropy(logits, batch.labels, self._task.recipe.optim.label_smoothing)
+        return LossSum(cross_entropy(logits, batch.labels, self.label_smoothing), batch.count)
 
 
-class TransformersClassification(LibraryTask):
+class TransformersCrossEntropy:
     """Classification with an image model of transformers."""
 
-    def total_loss(self, batch: ImageBatch) -> Tensor:
-        return F.cross_entropy(self.model(batch.images).logits.float(), batch.targets, reduction="sum")
+    def loss(self, model: nn.Module, batch: ImageBatch, step: Step) -> LossSum:
+        return LossSum(F.cross_entropy(model(batch.images).logits.float(), batch.targets, reduction="sum"), len(batch))
 
 
-def with_transformers_model(task: Task[Any]) -> Task[Any]:
-    """Return the task with a model of transformers that has the same weights."""
-    result: Any
-    if isinstance(task, ClassificationTask | TranslationTask):
-        _check_objective(task.recipe)
-    if isinstance(task, ClassificationTask):
-        model = build_huggingface_classifier(Classifier(task.model, task.preprocessing))
-        result = TransformersClassification(task, model)
-    elif isinstance(task, TranslationTask):
-        result = TransformersTranslation(task, build_huggingface(task.translator))
-    else:
+def use_transformers_model(task: Any) -> None:
+    """Replace the model of a task by one of transformers with the same weights; batches, optimizer and loop remain."""
+    if not isinstance(task, ClassificationTask | TranslationTask):
         raise UserError("transformers has no two-view model")
-    task_with_model: Task[Any] = result
-    return task_with_model
-
-
-def _check_objective(recipe: Any) -> None:
+    recipe: Any = task.recipe
     if recipe.objective != type(recipe).model_fields["objective"].default:
         raise UserError("only the default loss is supported; remove the settings of objective from the recipe")
+    if isinstance(task, ClassificationTask):
+        task.model = build_huggingface_classifier(Classifier(task.model, task.preprocessing)).to(task.device)
+        task.objective = TransformersCrossEntropy()
+    else:
+        task.model = build_huggingface(task.translator).to(task.device)
+        task.objective = TransformersTeacherForcing(recipe.optim.label_smoothing)

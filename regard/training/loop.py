@@ -50,16 +50,7 @@ class RunResult:
 
 
 class TrainingLoop(Generic[B]):
-    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder.
-
-    Args:
-        task: What is trained.
-        optim: Optimiser and schedule.
-        training: Duration, validation and checkpoints.
-        out: Run folder.
-        progress: Console output.
-        processes: The processes that train together.
-    """
+    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`."""
 
     def __init__(
         self,
@@ -87,11 +78,7 @@ class TrainingLoop(Generic[B]):
         self.step_graph = StepGraph(self._captured_step, device) if captured else None
 
     def run(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
-        """Train to the last step, or until validations do not improve any more.
-
-        Args:
-            interruptions: Receives requests to stop.
-            checkpoint: Checkpoint to resume from.
+        """Train from a checkpoint, or from the first step, to the last step or until validations stop improving.
 
         Raises:
             UserError: The model or a single example does not fit into memory, too many consecutive steps were skipped,
@@ -350,7 +337,8 @@ class TrainingLoop(Generic[B]):
             # Validation batches have other shapes, for which nothing should be compiled.
             with self.strategy.full_model(weights) as model, torch.compiler.set_stance("force_eager"):
                 scores = self.processes.on_main(lambda: self._score(model))
-                is_best = self.training.keeps_newest or not state.best_scores or _is_better(scores, state.best_scores)
+                best = state.best_scores
+                is_best = self.training.keeps_newest or not best or _rank(scores) > _rank(best)
                 names = ("last", "best") if is_best else ("last",)
                 self.processes.on_main(lambda: self._save_model(model, scores, names))
         except DivergedError:
@@ -390,10 +378,6 @@ class TrainingLoop(Generic[B]):
         save_checkpoint(self.checkpoints, state.step, state.tensors(), state.values(), keep, self.processes, sharded)
 
 
-def _is_better(scores: dict[str, float], best: dict[str, float]) -> bool:
-    """Compare validations by their score, and by the loss if the scores are equal, such as a BLEU of 0 at first."""
-
-    def rank(scores: dict[str, float]) -> tuple[float, float]:
-        return scores["score"], -scores.get("loss", 0.0)
-
-    return rank(scores) > rank(best)
+def _rank(scores: dict[str, float]) -> tuple[float, float]:
+    """Rank validations by their score, and by the loss if the scores are equal, such as a BLEU of 0 at first."""
+    return scores["score"], -scores.get("loss", 0.0)

@@ -1,6 +1,5 @@
 """Plots of training logs: one panel per metric, several runs in each panel."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from matplotlib.ticker import EngFormatter
 from regard.errors import UserError
 from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
 from regard.inspection.fonts import use_fonts
+from regard.runtime import replace_file
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]
@@ -72,13 +72,7 @@ PLOTTED = [curve.keys for panel in PANELS for curve in panel.curves] + [(name,) 
 
 
 def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
-    """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically.
-
-    Args:
-        runs: Run folders.
-        out: The output file; its suffix selects the format.
-        x_axis: "step", "seconds", "tokens" or "images".
-    """
+    """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically."""
     if out.suffix.lower() not in FORMATS:
         raise UserError(f"{out}: unknown format; the name must end in {', '.join(FORMATS)}")
     if x_axis not in get_args(XAxis):
@@ -88,8 +82,8 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
         if not any(x_axis in entry for entry in entries):
             raise UserError(f"{run}: its log has no {x_axis}; choose another --x")
     names = name_runs(runs)
-    with use_fonts(names, out):
-        _save(draw(names, logs, x_axis), out)
+    with use_fonts(names, out), replace_file(out) as temporary:
+        draw(names, logs, x_axis).savefig(temporary, dpi=140, facecolor="white")
 
 
 def read_log(run: Path) -> list[Entry]:
@@ -206,14 +200,3 @@ def _value(entry: Entry, keys: Sequence[str]) -> float | None:
 
 def _colour(run: int) -> str:
     return COLOURS[run % len(COLOURS)]
-
-
-def _save(figure: Figure, out: Path) -> None:
-    fresh = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
-    try:
-        figure.savefig(fresh, dpi=140, facecolor="white")
-        fresh.replace(out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror or error})") from None
-    finally:
-        fresh.unlink(missing_ok=True)

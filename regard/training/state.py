@@ -108,16 +108,7 @@ class LossMeter:
 
 
 class TrainingState:
-    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
-
-    Args:
-        model: Module with the parameters that are trained.
-        optimiser: Optimiser of these parameters.
-        skip_above: Gradient norm above which a step is skipped.
-        ema: Decay of the moving average of the weights; 0 for a plain mean.
-        processes: Processes that train together; each has its own random state.
-        unit: What the loss is a sum over, for the log.
-    """
+    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run."""
 
     def __init__(
         self,
