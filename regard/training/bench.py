@@ -12,23 +12,24 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import nn
 
+from regard.data.text.readers import read_jsonl
 from regard.errors import UserError, prefix_errors
 from regard.evaluation.bench.harness import format_table
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
 from regard.pipelines.classifier import Classifier
-from regard.training.bench_runs import open_run
 from regard.training.objectives.objective import cross_entropy
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import DATA
+from regard.training.resume import DATA, RECIPE, is_run
 from regard.training.step_timing import StepTiming, time_steps
 from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
 from regard.training.tasks.classification.task import ClassificationTask
-from regard.training.tasks.registry import task_of
+from regard.training.tasks.registry import load_recipe, task_of
 from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.data import VALID, take_evenly
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
 
@@ -36,6 +37,37 @@ MEASURED = "of complete steps: batch, loss, gradients, optimizer"
 MAX_ERROR_LENGTH = 300
 Changes = tuple[str, ...]
 """Settings to override, each written key=value."""
+
+
+def find_run(path: Path) -> Path | None:
+    """Return the run at `path`, or the run of the model folder at `path`; None if there is no run."""
+    for folder in (path, path.parent) if path.name in ("best", "last") else (path,):
+        if is_run(folder):
+            return folder
+    return None
+
+
+def open_run(path: Path, changes: Sequence[str] = ()) -> tuple[Path, Recipe]:
+    """Return the folder of a run and its recipe with changed settings, each written KEY=VALUE."""
+    folder = find_run(path)
+    if folder is None:
+        problem = "no such run" if not path.exists() else f"not a run ({RECIPE} and its data are missing)"
+        raise UserError(f"{path}: {problem}; training steps are defined by a recipe, so give the folder of a run")
+    return folder, load_recipe(folder / RECIPE, changes)
+
+
+def validation_sentences(path: Path, most: int) -> list[str]:
+    """Return at most `most` source sentences of a run's validation set, evenly spaced; none if it has no such set."""
+    if find_run(path) is None:
+        return []
+    folder, recipe = open_run(path)
+    if not isinstance(recipe, TranslationRecipe):
+        return []
+    file = (recipe.data.store or folder / DATA) / VALID
+    if not file.is_file():
+        return []
+    sentences = [pair.source for pair in read_jsonl(file) if pair.source.strip()]
+    return list(take_evenly(sentences, len(sentences), most))
 
 
 @dataclass(frozen=True)

@@ -77,16 +77,12 @@ class Processes:
         """Return the values of all processes, by rank."""
         if self.group is None:
             return [value]
-        values: list[T | None] = [None] * self.world
+        values = [value] * self.world
         dist.all_gather_object(values, value, group=self.group)
-        return values  # type: ignore[return-value]
+        return values
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Call `work` in the main process and return its result in all processes.
-
-        Raises:
-            UserError: `work` raised it; raised in all processes.
-        """
+        """Call `work` in the main process, and return its result or raise its UserError in all processes."""
         if self.group is None:
             return work()
         result: list[T | AgreedError | None] = [None]
@@ -101,11 +97,7 @@ class Processes:
         return result[0]  # type: ignore[return-value]
 
     def main_first(self, on_main: Callable[[], T], on_others: Callable[[], T]) -> T:
-        """Call `on_main` in the main process and, once it has returned, `on_others` in the other processes.
-
-        Raises:
-            UserError: One process raised it; raised in all processes.
-        """
+        """Call `on_main` in the main process and then `on_others` in the others; raise any UserError in all of them."""
         results: list[T] = []
         with self.sync_errors():
             if self.main:
@@ -117,11 +109,7 @@ class Processes:
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Wait until all processes have left the block, and raise in all of them if one of them failed.
-
-        Raises:
-            UserError: The block raised it in some process; that of the lowest rank is raised in all processes.
-        """
+        """Wait until all processes have left the block, and raise the UserError of the lowest rank, if any, in all."""
         if self.group is None:
             yield
             return

@@ -18,7 +18,7 @@ from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
 from regard.training.memory import is_out_of_memory, model_too_large, read_peak
 from regard.training.metrics_log import CHECKPOINTS, MetricsLog
-from regard.training.optim import build_optimiser, build_schedule
+from regard.training.optim import build_optimiser, learning_rate
 from regard.training.parallelism import Accumulated, autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
@@ -65,14 +65,13 @@ class TrainingLoop(Generic[B]):
         self.processes = processes = processes or Processes()
         self.checkpoints = out / CHECKPOINTS
         self.metrics = MetricsLog(out, training.tensorboard and processes.main)
-        self.schedule = build_schedule(optim, training.steps, task.width)
         self.strategy = build_strategy(task, processes, training)
         weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         # Numbers that change from step to step are tensors, so that a CUDA graph reads their current values.
         device = self.state.device
-        self.learning_rate = torch.zeros((), device=device)
+        self.rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
         captured = training.uses_cuda_graph and not processes.launched
         self.step_graph = StepGraph(self._captured_step, device) if captured else None
@@ -192,11 +191,7 @@ class TrainingLoop(Generic[B]):
         return result.norm
 
     def _next_batches(self, batches: Iterator[Positioned[B]]) -> list[Positioned[B]]:
-        """Return the batches of this process for a step; if any process cannot prepare them, save and stop.
-
-        Raises:
-            UserError: One process cannot prepare its batches; raised in all processes.
-        """
+        """Return the batches of this process for a step; if any process cannot prepare them, save and stop all."""
         failure, items = "", []
         try:
             items = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
@@ -214,12 +209,15 @@ class TrainingLoop(Generic[B]):
 
     def _set_step(self, step: int) -> None:
         """Set the learning rate and the tensors that depend on the step."""
-        learning_rate = self.schedule(step)
+        rate = self._learning_rate(step)
         if self.step_graph is not None:
-            self.learning_rate.fill_(learning_rate)
+            self.rate.fill_(rate)
         for group in self.state.optimiser.param_groups:
-            group["lr"] = learning_rate if self.step_graph is None else self.learning_rate
+            group["lr"] = rate if self.step_graph is None else self.rate
         self.step_number.fill_(step)
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(self.optim, step, self.training.steps, self.task.width)
 
     def _eager_step(self, batches: list[B], step: int) -> StepResult:
         """Take a step in as many microbatches as memory requires."""
@@ -295,7 +293,7 @@ class TrainingLoop(Generic[B]):
     def log(self, norm: Tensor) -> None:
         """Write the metrics since the last line of the log."""
         state = self.state
-        report = state.meter.read() | {"lr": self.schedule(state.step), "gradient_norm": float(norm)}
+        report = state.meter.read() | {"lr": self._learning_rate(state.step), "gradient_norm": float(norm)}
         report["memory"] = read_peak(state.device)
         counts = {
             "skipped_steps": state.step_check.total,

@@ -182,11 +182,7 @@ class Recipe(Settings):
         return {key: value for key, value in config.model_dump(mode="json").items() if key not in self.derived}
 
     def with_model(self, own: Mapping[str, Any], where: str) -> Self:
-        """Return the recipe with the keys `own` of the model in the folder `where`, from which the run is initialised.
-
-        Raises:
-            UserError: A key of the recipe contradicts the model.
-        """
+        """Return the recipe with the keys `own` of the initial model, which is in the folder `where`."""
         completed = self.changed(model=({} if "preset" in self.model else dict(own)) | self.model)
         completed.check_model()
         keys = self.keys_of(completed.model_settings())

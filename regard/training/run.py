@@ -134,8 +134,7 @@ class Run:
             recover_folder(self.out / DATA)
             with replace_folder(self.out / DATA) as folder:
                 self.task_type.prepare_data(folder, self.recipe, self.progress, self.initial)
-        task = self._open()
-        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            task = self._open()
             if self.initial is not None:
                 message = task.initialise(self.initial)
                 save_initial_weights(self.out / DATA, task.model)
@@ -149,11 +148,7 @@ class Run:
             return self.task_type.open(self.out / DATA, self.recipe, self.processes.device, self.progress)
 
     def _open_after_main(self) -> Task[Any]:
-        """Open the run in a process other than the main one.
-
-        Raises:
-            UserError: The process does not see the run folder.
-        """
+        """Open the run in a process other than the main one, which must see the run folder."""
         if not is_run(self.out):
             raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")
         return self._open_with_weights()

@@ -9,11 +9,8 @@ from torch import Tensor, nn
 class WeightAverage:
     """A copy of a model that holds averaged weights. Updates do not synchronise with the device.
 
-    torch's AveragedModel copies its update count to the device at every update, which does synchronise.
-
-    Args:
-        model: The model to average; before the first update the average equals its weights.
-        decay: Decay of the exponential moving average; 0 selects the mean of all updates.
+    torch's AveragedModel copies its update count to the device at every update, which does synchronise. A decay of 0
+    selects the mean of all updates.
     """
 
     def __init__(self, model: nn.Module, decay: float = 0.0) -> None:

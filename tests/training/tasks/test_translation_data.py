@@ -28,7 +28,7 @@ from regard.training.state import DataShard, Position
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
 from regard.training.tasks.translation.batches import collate
-from regard.training.tasks.translation.data import open_corpora, open_data, take_evenly, use_shared_store, write_data
+from regard.training.tasks.translation.data import open_corpora, open_data, prepare_data, take_evenly, write_data
 from regard.training.tasks.translation.recipe import DataSettings
 from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import SMALL, build_task, small_recipe, toy_pairs
@@ -614,10 +614,7 @@ def test_concurrent_runs_create_a_store_once(recipe: Recipe, tmp_path: Path) -> 
         folders = [tmp_path / name for name in ("first", "second")]
         for folder in folders:
             folder.mkdir()
-        threads = [
-            Thread(target=use_shared_store, args=(folder, tmp_path / "store", sharing, RecordingProgress(), None))
-            for folder in folders
-        ]
+        threads = [Thread(target=prepare_data, args=(folder, sharing, RecordingProgress())) for folder in folders]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import torch.nn.functional as F
 from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.config import Settings
@@ -11,9 +12,10 @@ from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
-from regard.training.objectives.classification import CrossEntropy
-from regard.training.objectives.registry import select_objective
+from regard.registry import register
+from regard.training.objectives.registry import Objective, select_objective
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
+from regard.training.task import LossSum, Step
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
 
@@ -67,6 +69,19 @@ class ClassifierTrainingSettings(TrainingSettings):
     @property
     def keeps_newest(self) -> bool:
         return self.monitor == "last"
+
+
+@register
+class CrossEntropy(Objective):
+    """Cross-entropy with the target probabilities, which include label smoothing and mixed images."""
+
+    task = "classification"
+
+    kind: Literal["cross-entropy"] = "cross-entropy"
+
+    def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
+        logits = model(batch.images).float()
+        return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
 
 
 class ClassificationRecipe(Recipe):

@@ -27,7 +27,6 @@ from regard.errors import UserError
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
-    check_data_settings,
     check_files,
     fingerprint_file,
     fingerprint_files,
@@ -82,21 +81,31 @@ class TranslationData:
 def prepare_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Prepare the data in an empty folder, or link the folder to the shared store `data.store`."""
-    if recipe.data.store is None:
+    """Prepare the data in an empty folder, or in the shared store `data.store`, whose tokenizer is copied."""
+    store = recipe.data.store
+    if store is None:
         write_data(folder, recipe, progress, vocabularies)
-    else:
-        use_shared_store(folder, recipe.data.store, recipe, progress, vocabularies)
+        return
+    make_shared_store(
+        store,
+        lambda fresh: write_data(fresh, recipe, progress, vocabularies),
+        "tokens",
+        data_settings(recipe),
+        progress,
+    )
+    fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
+    check_files(recipe.data.files(), fingerprints["files"], f"the store {store}")
+    if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
+        raise UserError(f"{store}: was made with another tokenizer; set another data.store")
+    Vocabularies.load(store).save(folder)
+    for name in (SKIPPED, FINGERPRINTS):
+        shutil.copy(store / name, folder / name)
 
 
 def write_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given.
-
-    Raises:
-        UserError: A file cannot be read or has the wrong content, or no pair remains.
-    """
+    """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given."""
     corpora = open_corpora(recipe.data, recipe.training.seed, progress)
     if vocabularies is None:
         sample = recipe.tokenizer.sample
@@ -119,21 +128,6 @@ def write_data(
         "skipped": skipped.counts,
     }
     write_fingerprints(folder, fingerprints)
-
-
-def use_shared_store(
-    folder: Path, store: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None
-) -> None:
-    """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist."""
-    make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, vocabularies), "tokens", progress)
-    fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
-    check_data_settings(data_settings(recipe), fingerprints["settings"], store)
-    check_files(recipe.data.files(), fingerprints["files"], f"the store {store}")
-    if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
-        raise UserError(f"{store}: was made with another tokenizer; set another data.store")
-    Vocabularies.load(store).save(folder)
-    for name in (SKIPPED, FINGERPRINTS):
-        shutil.copy(store / name, folder / name)
 
 
 def data_settings(recipe: TranslationRecipe) -> Fingerprints:
@@ -327,11 +321,7 @@ def write_tokens(
 def _select_valid_pairs(
     pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, skipped: SkippedPairs
 ) -> list[Pair]:
-    """Return the validation pairs for which the model has enough positions.
-
-    Raises:
-        UserError: None remains.
-    """
+    """Return the validation pairs for which the model has enough positions."""
     limit = recipe.max_positions()
     kept = []
     sides = (
