@@ -72,19 +72,12 @@ def validation_sentences(path: Path, most: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Variant:
-    """A run with changed settings, or with the model of another library.
+    """A run with changed settings, or with the model of another library."""
 
-    Attributes:
-        run: Path of the run, as given by the user.
-        changes: Settings that override the recipe.
-        library: Library whose model replaces ours; empty for our own.
-        compiled: Whether that model is compiled.
-    """
-
-    run: str
+    run: str  # path, as given by the user
     changes: Changes = ()
-    library: str = ""
-    compiled: bool = False
+    library: str = ""  # whose model replaces ours
+    compiled: bool = False  # whether that model is compiled
 
     @property
     def name(self) -> str:

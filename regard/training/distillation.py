@@ -81,9 +81,6 @@ def distill(
     """Translate a corpus and pass the new pairs of every line to `write`, in order, in bounded memory.
 
     Args:
-        teacher: The translator.
-        corpus: The corpus to translate.
-        settings: How to translate and choose.
         write: Receives one pair per line, or two if the reference is kept (the reference first).
         done: Number of lines written by an earlier call; they are counted but not translated again.
         progress: Receives the number of lines read, window by window.

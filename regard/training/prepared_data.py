@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,22 +127,16 @@ def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
         raise UserError(f"{folder}: cannot be opened ({error.strerror}); restore it or start a new run") from None
     _locked_folders.add(descriptor)
     try:
-        _acquire(descriptor, on_locked)
+        with suppress(OSError):  # some file systems do not support locks; training works without
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_locked()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         _locked_folders.discard(descriptor)
         os.close(descriptor)
-
-
-def _acquire(descriptor: int, on_locked: Callable[[], None]) -> None:
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_locked()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        pass  # some file systems do not support locks; training works without
 
 
 def _release_in_child() -> None:

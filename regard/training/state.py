@@ -206,10 +206,8 @@ class TrainingState:
             torch.manual_seed(int(np.random.SeedSequence([seed, self.step, self.processes.rank]).generate_state(1)[0]))
 
     def _random_states(self) -> dict[str, Tensor]:
-        states = {RANDOM_CPU: torch.get_rng_state()}
-        if self.device.type == "cuda":
-            states[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
-        return states
+        on_gpu = {RANDOM_CUDA: torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        return {RANDOM_CPU: torch.get_rng_state()} | on_gpu
 
     def _restore_random_states(self, tensors: dict[str, Tensor]) -> None:
         cpu, cuda = (_with_rank(name, self.processes.rank) for name in (RANDOM_CPU, RANDOM_CUDA))

@@ -23,27 +23,16 @@ NEVER = 10**9
 
 @dataclass
 class StepTiming:
-    """Timing of training steps.
+    """Timing of groups of training steps."""
 
-    Attributes:
-        unit: What `rates` count, such as "tokens".
-        rates: Units per second, for each group of steps.
-        milliseconds: Time of a step, for each group of steps.
-        steps: Number of timed steps.
-        warm_up: Extra seconds of the first steps: trying the largest batch, CUDA graph capture, compilation.
-        peak: Peak memory on the GPU in bytes.
-        per_unit: GPU memory of the largest batch per unit, without weights and optimizer state, in bytes.
-        notes: Messages of the loop, for example about batches that do not fit into memory.
-    """
-
-    unit: str
-    rates: list[float] = field(default_factory=list)
-    milliseconds: list[float] = field(default_factory=list)
-    steps: int = 0
-    warm_up: float = 0.0
-    peak: float | None = None
-    per_unit: float | None = None
-    notes: list[str] = field(default_factory=list)
+    unit: str  # what `rates` count, such as "tokens"
+    rates: list[float] = field(default_factory=list)  # units per second of each group
+    milliseconds: list[float] = field(default_factory=list)  # per step of each group
+    steps: int = 0  # that were timed
+    warm_up: float = 0.0  # extra seconds of the first steps: trying the largest batch, graph capture, compilation
+    peak: float | None = None  # memory on the GPU in bytes
+    per_unit: float | None = None  # GPU memory of the largest batch per unit, without weights and optimizer state
+    notes: list[str] = field(default_factory=list)  # messages of the loop, such as about batches that do not fit
 
     @property
     def rate(self) -> float:

@@ -32,22 +32,6 @@ MIN_MASS = 1e-9
 Index = Annotated[int, Field(strict=True)]
 
 
-class Guidance:
-    """Loss and attention mass of one batch, collected from the selected layers."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.masses: list[Tensor] = []
-
-    def loss(self) -> Tensor:
-        """Return the mean over layers and heads, summed over target positions."""
-        return torch.stack(self.losses).mean(0)
-
-    def mass(self) -> Tensor:
-        """Return the mean over layers, heads and target positions."""
-        return torch.stack(self.masses).mean(0)
-
-
 class GuidedAttention(Settings):
     """Computes the guided attention loss from hooks on the cross-attentions of a model."""
 
@@ -76,9 +60,13 @@ class GuidedAttention(Settings):
         return self.weight * max(0.0, 1 - (step - 1) / self.steps)
 
     @contextmanager
-    def observe(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
-        """Collect the loss of all forward passes inside the block; hooks that are already set still run."""
-        guidance = Guidance()
+    def observe(self, model: Transformer, batch: TextBatch) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Collect loss and attention mass of the forward passes inside the block, one entry per layer.
+
+        Both are means over heads; the loss is summed over target positions, and the mass is their mean. Hooks that are
+        already set still run.
+        """
+        guidance: list[tuple[Tensor, Tensor]] = []
         prior_BTS, guided_BT = self._prior(batch)
 
         def hook(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
@@ -89,9 +77,9 @@ class GuidedAttention(Settings):
             if self.heads is not None:  # indexing with a list would copy it to the device
                 weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.heads], 1)
             mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
-            guidance.losses.append((-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum())
+            loss = (-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum()
             mean_mass = (mass_BHT.detach().mean(1) * guided_BT).sum() / guided_BT.sum().clamp(min=1)
-            guidance.masses.append(mean_mass)
+            guidance.append((loss, mean_mass))
 
         previous_hooks = {attention: attention.qkv_hook for attention in self._cross_attentions(model)}
         with use_qkv_hook(previous_hooks, hook):

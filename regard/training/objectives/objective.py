@@ -47,13 +47,7 @@ class ObjectiveSettings(Objective):
 
 
 class TranslationObjective:
-    """Computes the loss of a batch at a step.
-
-    Args:
-        settings: Additions to teacher forcing.
-        label_smoothing: Probability mass that is distributed evenly over the vocabulary.
-        compiled: Whether to compile the loss of batches of fixed shape.
-    """
+    """Computes the loss of a batch at a step. If `compiled`, the loss of batches of fixed shape is compiled."""
 
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
         self.label_smoothing, self.r_drop = label_smoothing, settings.r_drop
@@ -74,7 +68,8 @@ class TranslationObjective:
         if self.r_drop:
             total = total + self.r_drop * terms["divergence"]
         if guidance is not None:
-            terms["guide"], proportions["on_prior"] = guidance.loss(), guidance.mass()
+            losses, masses = zip(*guidance, strict=True)
+            terms["guide"], proportions["on_prior"] = torch.stack(losses).mean(0), torch.stack(masses).mean(0)
             total = total + weight * terms["guide"]
         logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
         return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})

@@ -49,15 +49,9 @@ class ScheduledSampling(Settings):
 
 
 def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -> tuple[TextBatch, Tensor]:
-    """Replace decoder inputs by predictions at random, except the first of each sentence.
+    """Replace decoder inputs by predictions with a probability, except the first of each sentence.
 
-    Args:
-        batch: The batch under teacher forcing.
-        predictions: One token per label; the prediction for a label replaces the input at the next position.
-        probability: Probability of each replacement.
-
-    Returns:
-        The mixed batch, and the proportion of inputs that were replaced.
+    The prediction for a label replaces the input at the next position. Also return the proportion that was replaced.
     """
     inputs, positions = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
     if batch.real is not None:

@@ -48,10 +48,10 @@ def load_recipe(
     """Read a recipe from a file or by the name of a built-in one, and change some of its values.
 
     Args:
-        path: the file or name; None for an empty recipe.
-        overrides: changes of the form `group.key=value` with a YAML value, applied last.
-        given: values by `group.key`.
-        expected: the type of recipe that the caller needs and gets.
+        path: The file or name; None for an empty recipe.
+        overrides: Changes of the form `group.key=value` with a YAML value, applied last.
+        given: Values by `group.key`.
+        expected: The type of recipe that the caller needs and gets.
     """
     where = str(path) if path else "settings"
     values = read_recipe_values(path, overrides, given or {})

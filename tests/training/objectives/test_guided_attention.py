@@ -37,7 +37,8 @@ def guide_loss_and_mass(settings: GuidedAttention, task: TranslationTask, batch:
     """Return the guided attention loss of a batch and the attention mass on the prior."""
     with settings.observe(task.model, batch) as guidance:
         logits_of_labels(task.model, batch)
-    return guidance.loss().item(), guidance.mass().item()
+    losses, masses = zip(*guidance, strict=True)
+    return torch.stack(losses).mean().item(), torch.stack(masses).mean().item()
 
 
 @pytest.fixture

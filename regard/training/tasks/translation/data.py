@@ -14,6 +14,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+from rich.console import Console
+
 from regard.data.store import store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
@@ -176,19 +178,19 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
         builtin = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
         return Corpora((builtin,), len(pairs), load_pairs("valid"))
     train = [_open_corpus(settings) for settings in data.all_corpora()]
-    report = (lambda text: None) if progress is None else progress.print
+    progress = progress or Progress(1, Console(quiet=True))
     if headers := [shard.name for corpus in train for shard in corpus.shards if shard.header() is not None]:
         more = f", as in {counted(len(headers) - 1, 'other file')}" if len(headers) > 1 else ""
-        report(f"{headers[0]}: the first line is a header and not used as a pair{more}")
+        progress.print(f"{headers[0]}: the first line is a header and not used as a pair{more}")
     records = (
         (number, row, record.pair)
         for number, corpus in enumerate(train)
-        for row, record in enumerate(_track(corpus.records(), "reading", progress))
+        for row, record in enumerate(progress.track(corpus.records(), "reading"))
     )
     if data.valid_source is None:
-        return _hold_out(train, records, data.hold_out, seed, report)
+        return _hold_out(train, records, data.hold_out, seed, progress.print)
     valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
-    return Corpora(tuple(train), _count_and_compare(records, valid, report), valid)
+    return Corpora(tuple(train), _count_and_compare(records, valid, progress.print), valid)
 
 
 def _open_corpus(settings: CorpusSettings) -> Corpus:
@@ -304,7 +306,7 @@ def write_tokens(
 
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
         before, kept = dict(skipped.counts), 0
-        entries = _track(corpus.records(), "tokenising", progress)
+        entries = progress.track(corpus.records(), "tokenising")
         for chunk in tokenise_corpus(entries, source, target, max_length, skipped):
             kept += len(chunk)
             yield chunk
@@ -337,7 +339,3 @@ def _select_valid_pairs(
     if not any(pair.source.strip() and pair.target.strip() for pair in kept):
         raise UserError(f"none of the {len(pairs)} validation pairs has two sides that this model can read")
     return kept
-
-
-def _track(entries: Iterator[PairRecord], what: str, progress: Progress | None) -> Iterator[PairRecord]:
-    return entries if progress is None else progress.track(entries, what)

@@ -103,10 +103,7 @@ class DataSettings(Settings):
     def language_pair(self, header: tuple[str, str] = ("", "")) -> tuple[str, str]:
         """Return the language codes: as given, or from the names of the columns, or as the file names end.
 
-        Languages that remain unknown are called "source" and "target".
-
-        Args:
-            header: Names of the columns in the first line of a .tsv file.
+        Languages that remain unknown are called "source" and "target". `header` is the first line of a .tsv file.
         """
         if self.builtin:
             source, target = self.builtin.split("-")
