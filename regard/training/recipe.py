@@ -143,6 +143,10 @@ class Recipe(Settings):
         """Kind of the model."""
         return kind_of(self.model)
 
+    def with_group(self, group: str, **values: Any) -> Self:
+        """Return the recipe with changed values of a group, which are validated."""
+        return self.changed(**{group: getattr(self, group).model_dump() | values})
+
     def check_model(self) -> None:
         """Check the keys of the model and everything that depends on them."""
         self.model_settings()

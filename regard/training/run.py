@@ -113,9 +113,7 @@ class Run:
         training, on_cpu = self.recipe.training, self.processes.device.type == "cpu"
         threads = training.threads or default_threads()
         torch.set_num_threads(threads)
-        self.recipe = self.recipe.changed(
-            training=training.model_dump() | {"threads": threads if on_cpu else training.threads}
-        )
+        self.recipe = self.recipe.with_group("training", threads=threads if on_cpu else training.threads)
 
     # Steps of `begin`
 
@@ -166,8 +164,7 @@ class Run:
         recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
         if recipe.kind == old.kind and type(recipe) is type(old):
             recipe = recipe.resolve_resumed(old, self.out)
-            threads = recipe.training.threads or old.training.threads
-            recipe = recipe.changed(training=recipe.training.model_dump() | {"threads": threads})
+            recipe = recipe.with_group("training", threads=recipe.training.threads or old.training.threads)
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
         check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
         return recipe, checkpoint

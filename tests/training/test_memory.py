@@ -220,7 +220,7 @@ def test_no_batch_has_longer_sentences_than_the_largest_batch(task: TranslationT
     rows = rng.integers(0, len(task.train), 300)
     corpus = task.train
     sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows), None, (300,))
-    recipe = task.recipe.changed(batch=task.recipe.batch.model_dump() | {"tokens": tokens})
+    recipe = task.recipe.with_group("batch", tokens=tokens)
     data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid[:1], {})
     small = TranslationTask(task.translator, data, recipe, task.device)
     largest = small.largest_batch()

@@ -129,7 +129,7 @@ class ClassificationRecipe(Recipe):
             raise contradiction("data.channels", self.data.channels, preprocessing.channels, where)
         taken = {"channels": preprocessing.channels, "size": self.data.size or preprocessing.size}
         taken |= {key: getattr(self.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
-        return self.changed(data=self.data.model_dump() | taken).with_model(model, where)
+        return self.with_group("data", **taken).with_model(model, where)
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         if self.init.folder is None or old.init.folder is None:

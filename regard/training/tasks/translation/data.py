@@ -213,7 +213,7 @@ def complete_languages(recipe: TranslationRecipe, progress: Progress) -> Transla
         uncertain.append(f"the language of the {name} {found}")
     if uncertain:
         progress.print(f"warning: {' and '.join(uncertain)}; set data.languages, such as [en, zh]")
-    return recipe.with_languages(codes)
+    return recipe.with_group("data", languages=codes)
 
 
 def _count_and_compare(records: Records, valid: list[Pair], report: Callable[[str], object]) -> int:

@@ -1,7 +1,7 @@
 """Recipes of autoregressive translators."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -253,7 +253,7 @@ class TranslationRecipe(Recipe):
         if self.batch.layout != "auto":
             return self
         packed = self.training.fixed_shapes or (device.type == "cuda" and self.packs_on_gpu())
-        return self._with_layout("packed" if packed else "padded")
+        return self.with_group("batch", layout="packed" if packed else "padded")
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         recipe = self
@@ -261,15 +261,8 @@ class TranslationRecipe(Recipe):
             tokenizer = {key: getattr(old.tokenizer, key) for key in ("kind", "size", "joint")}
             recipe = self.complete(tokenizer, old.model, old.data.languages, str(out))
         languages = [given or own for given, own in zip(recipe.data.languages, old.data.languages, strict=True)]
-        recipe = recipe.with_languages(languages)
-        return recipe._with_layout(old.batch.layout) if recipe.batch.layout == "auto" else recipe
-
-    def with_languages(self, languages: Sequence[str]) -> Self:
-        """Return the recipe with these language codes."""
-        return self.changed(data=self.data.model_dump() | {"languages": languages})
-
-    def _with_layout(self, layout: str) -> Self:
-        return self.changed(batch=self.batch.model_dump() | {"layout": layout})
+        recipe = recipe.with_group("data", languages=languages)
+        return recipe.with_group("batch", layout=old.batch.layout) if recipe.batch.layout == "auto" else recipe
 
     def complete(
         self, tokenizer: Mapping[str, Any], model: Mapping[str, Any], languages: tuple[str, str], where: str
@@ -289,8 +282,7 @@ class TranslationRecipe(Recipe):
             raise UserError(
                 f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind or init.parts"
             )
-        tokenizer = self.tokenizer.model_dump() | dict(tokenizer)
-        return self.changed(tokenizer=tokenizer).with_languages(codes).with_model(taken, where)
+        return self.with_group("tokenizer", **tokenizer).with_group("data", languages=codes).with_model(taken, where)
 
     def fixed_settings(self) -> dict[str, Any]:
         return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}
