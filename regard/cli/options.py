@@ -90,11 +90,20 @@ class SearchOptions:
     """Values of the search options of one command line."""
 
     flags: dict[str, Any]
-    overrides: Sequence[str]
+    overrides: Sequence[str] | None
 
     def settings(self, run: Path, **flags: Any) -> DecodingSettings:
-        """Return the search settings for the model of `run`."""
-        return parse_search(run, self.overrides, **self.flags, **flags)
+        """Combine the flags and --search KEY=VALUE into the settings class of the model of `run`."""
+        from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
+        from regard.models.folder import find_model_folder, model_class, read_config
+
+        values = {key: value for key, value in (self.flags | flags).items() if value is not None}
+        values |= parse_key_values("--search", self.overrides, taken=values)
+        settings_type: type[DecodingSettings] = SearchSettings
+        with suppress(UserError):  # loading the model reports what is wrong with the folder
+            folder = find_model_folder(run)
+            settings_type = settings_for_model(model_class(folder, read_config(folder)))
+        return parse_settings(settings_type, values, "options")
 
 
 def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -105,7 +114,7 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
         @wraps(command)
         def run(**values: Any) -> None:
             flags = {name: values.pop(name) for name in options}
-            overrides = flags.pop("search") or ()
+            overrides = flags.pop("search")
             command(**values, search=SearchOptions(flags, overrides))
 
         return _add_options(run, command, options)
@@ -142,20 +151,6 @@ def _add_options(
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
-    """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`."""
-    from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
-    from regard.models.folder import find_model_folder, model_class, read_config
-
-    values = {key: value for key, value in flags.items() if value is not None}
-    values |= parse_key_values("--search", overrides, taken=values)
-    settings_type: type[DecodingSettings] = SearchSettings
-    with suppress(UserError):  # loading the model reports what is wrong with the folder
-        folder = find_model_folder(run)
-        settings_type = settings_for_model(model_class(folder, read_config(folder)))
-    return parse_settings(settings_type, values, "options")
 
 
 def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[str] = ()) -> dict[str, str]:

@@ -119,17 +119,11 @@ class TrainingSettings(Settings):
 
 
 class Recipe(Settings):
-    """Settings of a training run. Each task has its own subclass, which declares the fields.
+    """Settings of a training run. Each task has its own subclass, which declares the fields."""
 
-    Attributes:
-        presets: Names of class methods of the model's configuration, each of which is a preset if it exists.
-        default_preset: Preset if none is given.
-        derived: Keys of the model that a recipe must not set, and what they follow from.
-    """
-
-    presets: ClassVar[Sequence[str]] = ()
+    presets: ClassVar[Sequence[str]] = ()  # class methods of the model's configuration; used if they exist
     default_preset: ClassVar[str] = ""
-    derived: ClassVar[Mapping[str, str]] = {}
+    derived: ClassVar[Mapping[str, str]] = {}  # keys of the model that a recipe must not set: what they follow from
 
     if TYPE_CHECKING:  # declared here, the fields would precede `data` in the subclasses
         data: Settings

@@ -144,7 +144,7 @@ class TrainingState:
         """Add the current weights to the average."""
         if self.average is None:
             self.average = WeightAverage(self.model, self.ema)
-        self.average.update(self.model)
+        self.average.update()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; shared tensors occur once."""
