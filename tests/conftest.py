@@ -18,7 +18,7 @@ import torch
 from hypothesis import settings
 
 from regard.data.builtin import corpus
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe

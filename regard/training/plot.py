@@ -14,8 +14,7 @@ from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
 from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
-from regard.inspection.fonts import use_fonts
-from regard.runtime import replace_file
+from regard.inspection.fonts import save_figure
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]
@@ -82,8 +81,7 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
         if not any(x_axis in entry for entry in entries):
             raise UserError(f"{run}: its log has no {x_axis}; choose another --x")
     names = name_runs(runs)
-    with use_fonts(names, out), replace_file(out) as temporary:
-        draw(names, logs, x_axis).savefig(temporary, dpi=140, facecolor="white")
+    save_figure(lambda: draw(names, logs, x_axis), names, out)
 
 
 def read_log(run: Path) -> list[Entry]:

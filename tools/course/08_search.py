@@ -97,7 +97,7 @@ for alpha in (0.0, 0.6, 1.0):
 # %%
 import torch
 import regard
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Vocabularies
 
 torch.manual_seed(0)
 tokenizer = regard.Tokenizer.train(["我 喜欢 苹果", "I love apples"], size=290, kind="word")

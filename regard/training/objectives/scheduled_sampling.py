@@ -18,6 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.config import Settings
+from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.training.task import Step
 from regard.training.tasks.translation.batches import TextBatch
 
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
@@ -34,10 +36,15 @@ class ScheduledSampling(Settings):
         "argmax", description="take the most probable token, or sample from the model's distribution"
     )
 
-    def probability(self, step: int) -> float:
-        """Return the probability that a decoder input is a prediction."""
-        elapsed = step - self.start
-        return 0.0 if elapsed <= 0 else 1 - max(self.floor, proportion_left(self.decay, self.half_life, elapsed))
+    def applies(self, step: int) -> bool:
+        """Return whether the probability is positive at a step."""
+        return step > self.start and self.floor < 1
+
+    def probability(self, step: Step) -> Tensor:
+        """Return the probability that a decoder input is a prediction, as a float64 tensor ()."""
+        elapsed = torch.as_tensor(step, dtype=torch.float64) - self.start
+        left = proportion_left(self.decay, self.half_life, elapsed)
+        return torch.where(elapsed > 0, 1 - left.clamp(min=self.floor), 0.0)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Choose a token for each label, (N,), from logits (N, V)."""
@@ -48,7 +55,7 @@ class ScheduledSampling(Settings):
         return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
 
 
-def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -> tuple[TextBatch, Tensor]:
+def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float | Tensor) -> tuple[TextBatch, Tensor]:
     """Replace decoder inputs by predictions with a probability, except the first of each sentence.
 
     The prediction for a label replaces the input at the next position. Also return the proportion that was replaced.
@@ -56,7 +63,7 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     inputs, positions = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
     if batch.real is not None:
         inputs, positions = inputs[batch.real], positions[batch.real]
-    replaceable = positions > 0
+    replaceable = (positions > 0) & (batch.labels != IGNORE_INDEX)
     replaced = replaceable & (torch.rand(len(inputs), device=inputs.device) < probability)
     mixed = torch.where(replaced, predictions.roll(1), inputs)
     if batch.real is not None:
@@ -65,14 +72,14 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     return replace(batch, inputs=mixed.view_as(batch.inputs)), proportion
 
 
-def proportion_left(decay: Decay, half_life: int, step: int) -> float:
+def proportion_left(decay: Decay, half_life: int, step: Tensor) -> Tensor:
     """Return the value of a curve of Bengio et al. (2015), which falls from 1 towards 0 and is 0.5 at `half_life`."""
     if decay == "linear":
-        return max(0.0, 1 - step / (2 * half_life))
+        return (1 - step / (2 * half_life)).clamp(min=0)
     if decay == "exponential":
-        return math.pow(2.0, -step / half_life)
+        return torch.exp2(-step / half_life)
     k = _solve_k(half_life)
-    return 1 / (1 + math.exp(min(step / k, 700.0)) / k)
+    return 1 / (1 + torch.exp(step / k) / k)
 
 
 @cache
