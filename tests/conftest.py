@@ -6,19 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from regard.data.builtin import corpus
 from regard.data.text.readers import Pair
+from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.tasks.registry import load_recipe
+from regard.training.task import Task
+from regard.training.tasks.registry import load_recipe, task_of
 from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
@@ -73,6 +78,14 @@ def toy_pairs() -> list[Pair]:
 
 
 PARTS = (SUBJECTS, VERBS, OBJECTS)
+
+
+def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
+    """Prepare data in a temporary folder and build a new model, without a run folder."""
+    task_type = task_of(recipe)
+    with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
+        task_type.prepare_data(Path(folder), recipe, progress, None)
+        return task_type.open(Path(folder), recipe, device, progress)
 
 
 def small_recipe(source: Path, target: Path | None = None, **changes: object) -> Recipe:

@@ -15,7 +15,7 @@ from regard.evaluation.bench.harness import Result
 from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
 from regard.interop.huggingface_translation import load_in_transformers
 from regard.pipelines.translator import Translator
-from regard.training.bench_runs import validation_sentences
+from regard.training.bench import validation_sentences
 from tests.conftest import Command, toy_pairs
 
 SOURCES = ["I love apples", "They buy tea and dogs", "We see cats", "You want books", "Children love tea"]
