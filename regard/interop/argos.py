@@ -72,11 +72,7 @@ class ArgosPackage:
 def export_argos(
     translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None
 ) -> list[str]:
-    """Write and verify a package, and return a summary of the verification.
-
-    Raises:
-        UserError: Argos Translate does not support the model, its tokenizer or its languages, or results differ.
-    """
+    """Write and verify a package, and return a summary of the verification."""
     if len(translator.models) > 1:
         raise UserError("Argos Translate has no ensembles; give one model")
     config = translator.model.config

@@ -1,7 +1,6 @@
 """Tokenizer files of transformers: regard's own as a fast tokenizer, WordPiece of BERT, SentencePiece of Marian."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,7 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
     state = json.loads(backend.to_str())
     state["post_processor"] = state["decoder"] = None
     state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
-    with tempfile.TemporaryDirectory() as temporary:
-        converted = Path(temporary) / FAST_TOKENIZER
-        converted.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
-        try:
-            return Tokenizer.load(converted)
-        except UserError as error:
-            raise UserError(str(error).replace(str(converted), str(path))) from None
+    return Tokenizer.parse(json.dumps(state, ensure_ascii=False), path)
 
 
 def read_wordpiece(folder: Path) -> WordPieceTokenizer:

@@ -26,22 +26,21 @@ _DERIVED = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 def build_huggingface(translator: Translator) -> Any:
-    """Build the transformers model with a translator's weights.
-
-    Raises:
-        UserError: transformers has no such model, or is not installed.
-    """
+    """Build the transformers model with a translator's weights."""
     if len(translator.models) > 1:
         raise UserError("transformers has no ensembles of translation models; give one model")
     config = translator.model.config
     kind, values = choose_kind(config), describe_marian(config)
     library = import_optional("transformers", "hf")
+    version = library.__version__
+    if config.source_vocab != config.target_vocab and tuple(map(int, version.split(".")[:2])) < (5, 18):
+        raise UserError(f"transformers {version} has no beam search for two vocabulary sizes; install 5.18 or later")
     model_class = getattr(library, CLASSES[kind])
     built = model_class(model_class.config_class(**values))
     missing, unknown = built.load_state_dict(to_marian(translator.model.state_dict(), config), strict=False)
     built.tie_weights()
     if unknown or not all(name.endswith(_DERIVED) for name in missing):
-        raise UserError(f"transformers {library.__version__} has other parameter names: {unknown[:1]}")
+        raise UserError(f"transformers {version} has other parameter names: {unknown[:1]}")
     built.generation_config.forced_eos_token_id = None
     return built.eval()
 
@@ -60,11 +59,7 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
 
 
 def export_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
-    """Write and verify a folder that transformers loads as a translation model, with its tokenizer.
-
-    Raises:
-        UserError: transformers has no such model, or its results or tokenisation differ.
-    """
+    """Write and verify a folder that transformers loads as a translation model, with its tokenizer."""
     built = build_huggingface(translator)
     with hide_progress_bars():
         built.save_pretrained(folder)

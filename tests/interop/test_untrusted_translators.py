@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -21,6 +20,8 @@ from regard.interop.verification import sample_sources
 from regard.pipelines.translator import Translator
 from tests.interop.random_models import random_translator, tokenizer
 from tests.interop.test_untrusted_files import assert_imported_or_rejected, cuts, edits, fuzz, mutate, rejection
+
+transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ TORCH: dict[str, tuple[dict[str, Tensor | None], dict[str, Any], dict[str, str],
     "a name too few": ({}, SETTINGS, {"source": "src.weight"}, "target is missing"),
     "no transformer": ({FIRST: None}, SETTINGS, NAMES, "0 tensors whose names end with"),
     "two transformers": ({"b__" + FIRST: torch.ones(24, 8)}, SETTINGS, NAMES, "2 tensors whose names end with"),
-    "first without dimensions": ({FIRST: torch.tensor(1.0)}, SETTINGS, NAMES, "must have two dimensions"),
+    "first without dimensions": ({FIRST: torch.tensor(1.0)}, SETTINGS, NAMES, "must have 2 dimensions"),
     "embedding without dimensions": (
         {"src__weight": torch.tensor(1.0)},
         SETTINGS,

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("jupytext")
+
 from tools.build_course import FOLDERS, cells_of, outdated, run_cells, scripts
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from tools.fuzz_files import Fuzzer
 from tools.fuzz_targets import TARGETS
 

@@ -137,7 +137,7 @@ def test_store_with_validation_images_does_not_depend_on_the_held_out_share(pain
     (tmp_path / "one").mkdir()
     recipe = image_recipe(painted / "train", data__store=str(tmp_path / "store"), data__valid=str(painted / "test"))
     prepare_data(tmp_path / "one", recipe, Progress(1))
-    prepare_data(tmp_path / "one", recipe.changed(data=recipe.data.model_dump() | {"hold_out": 0.3}), Progress(1))
+    prepare_data(tmp_path / "one", recipe.with_group("data", hold_out=0.3), Progress(1))
 
 
 @pytest.mark.parametrize(

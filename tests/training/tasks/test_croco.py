@@ -20,7 +20,7 @@ from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.progress import Progress
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.croco import (
     HELD_OUT,
@@ -28,11 +28,12 @@ from regard.training.tasks.croco import (
     CompletionTask,
     CroCoRecipe,
     PhotoPairs,
-    ScenePairs,
     StereoPairs,
     find_pairs,
+    take_scenes,
 )
 from regard.training.tasks.registry import TASKS, load_recipe
+from tests.conftest import build_task
 
 TINY = {
     "model.kind": "croco",
@@ -325,9 +326,10 @@ def test_bad_photographs_are_rejected(
 
 
 def test_rendering_in_chunks_does_not_change_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ScenePairs(recipe().data.scenes, 1)
-    at_once = source.take(torch.arange(5))
-    monkeypatch.setattr("regard.training.tasks.croco.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
+    settings = recipe().data.scenes
+    at_once = take_scenes(settings, 1, torch.arange(5))
+    monkeypatch.setattr("regard.training.tasks.croco.MAX_RENDERED_PIXELS", 2 * math.prod(settings.size))
     assert all(
-        torch.allclose(one, other, atol=1e-5) for one, other in zip(at_once, source.take(torch.arange(5)), strict=True)
+        torch.allclose(one, other, atol=1e-5)
+        for one, other in zip(at_once, take_scenes(settings, 1, torch.arange(5)), strict=True)
     )
