@@ -107,3 +107,8 @@ def test_factors_of_heads_are_limited() -> None:
     for factor in (-10.1, 10.1):
         with pytest.raises(ValidationError, match="factors"):
             ChangeRequest.model_validate({"text": "x", "factors": {"decoder.1.cross": {"0": factor}}})
+
+
+def test_texts_with_unpaired_surrogates_are_rejected() -> None:
+    with pytest.raises(ValidationError, match="contains an unpaired surrogate"):
+        TextsRequest.model_validate({"texts": "caf\udce9"})
