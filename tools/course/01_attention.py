@@ -20,7 +20,7 @@
 # %% [markdown] lang="zh"
 # # 1. 手算注意力
 #
-# 注意力对每个 token 只回答一个问题：*该看哪些 token，各看多少？* 计算分三步：
+# 注意力对每个词元只回答一个问题：*该看哪些词元，各看多少？* 计算分三步：
 #
 # 1. **打分**：用点积比较 query q 和每个 key k，即 QKᵀ；
 # 2. **权重**：除以 √d 再做 softmax，每一行都是正数，且和为 1；
@@ -61,7 +61,7 @@ print((scores / 4**0.5).softmax(-1))  # divided by sqrt(d), d = 4
 # %% [markdown] lang="zh"
 # 不缩放时，query 把 0.88 的注意力给了匹配的 key；除以 √4 = 2 之后是 0.73。大小次序没变，只是分布更平缓了。
 #
-# `regard.attend` 算的就是这个。它的输入有四维：batch、head、token、宽度。如果把 V 取成单位矩阵，输出恰好就是注意力权重矩阵本身。
+# `regard.attend` 算的就是这个。它的输入有四维：batch、head、词元、宽度。如果把 V 取成单位矩阵，输出恰好就是注意力权重矩阵本身。
 
 # %%
 import regard

@@ -14,7 +14,7 @@
 # %% [markdown] lang="zh"
 # # 3. 多头注意力与列向量形式
 #
-# 一次 softmax 只能给每个 token 一个分布，可是动词也许既要看主语，又要看宾语。**多头注意力**（multi-head attention）把宽度切成 h 份，
+# 一次 softmax 只能给每个词元一个分布，可是动词也许既要看主语，又要看宾语。**多头注意力**（multi-head attention）把宽度切成 h 份，
 # 每份各做一次注意力：512 = 8 个头 × 64。形状变化是 (B, N, W) → (B, H, N, W/H) → 注意力 → (B, N, W) → 输出投影。
 
 # %%
@@ -70,7 +70,7 @@ for head, axis in enumerate(axes):
 # %% [markdown] lang="zh"
 # ## 列向量形式，以及结合律省下的计算
 #
-# 很多资料把 token 写成*列*：A = KᵀQ，O = V·A。这和前面是同一个计算，只是整体转置了：
+# 很多资料把词元写成*列*：A = KᵀQ，O = V·A。这和前面是同一个计算，只是整体转置了：
 
 # %%
 n, d = 6, 4
@@ -86,7 +86,7 @@ print("the column form is the transposed row form")
 
 # %% [markdown] lang="zh"
 # 现在去掉 softmax。矩阵乘法满足结合律：**V(KᵀQ) = (VKᵀ)Q**。左边要算一个 n × n 的矩阵，右边只要算一个 d × d 的矩阵，
-# 大小和 token 数无关。这就是**线性注意力**（linear attention）。
+# 大小和词元数无关。这就是**线性注意力**（linear attention）。
 
 # %%
 Q, K, V = torch.randn(3, 64, 2000, dtype=torch.float64)
@@ -103,7 +103,7 @@ for n in (100, 1_000, 10_000):
 # **Next**: [positions](04_positions.ipynb).
 
 # %% [markdown] lang="zh"
-# 代价是：没有了 softmax，权重就不再是对 token 的「尖锐」选择。在 regard 里线性注意力是一种 kind（recipe 里写 `attention: linear`），
+# 代价是：没有了 softmax，权重就不再是对词元的「尖锐」选择。在 regard 里线性注意力是一种 kind（recipe 里写 `attention: linear`），
 # 它用特征映射保证权重为正；另外还有局部注意力和路由注意力，它们保留 softmax，但只看一部分 key。
 # [注意力的种类](../../attention.md)一页有实测对比。
 #

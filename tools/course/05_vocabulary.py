@@ -13,8 +13,8 @@
 # %% [markdown] lang="zh"
 # # 5. 词表与 BPE
 #
-# 模型只会算向量。从文本到向量要走几步：**文本 → token → 下标 → embedding 表中的一行**。
-# 如果直接把词当作 token，那么每种词形都要占一行，没见过的词则一行也没有：
+# 模型只会算向量。从文本到向量要走几步：**文本 → 词元 → 下标 → embedding 表中的一行**。
+# 如果直接把词当作词元，那么每种词形都要占一行，没见过的词则一行也没有：
 
 # %%
 import torch
@@ -34,7 +34,7 @@ print("apples:", index["apples"], " newer:", index["newer"], " lover:", index.ge
 # become one token, rare words a few: `low` + `est`. With bytes as the last resort, every text has an encoding.
 
 # %% [markdown] lang="zh"
-# **BPE**（byte pair encoding）从单个字符出发，反复合并出现最频繁的相邻对。常见词最后变成一个 token，罕见词拆成几个，比如 `low` + `est`。
+# **BPE**（byte pair encoding）从单个字符出发，反复合并出现最频繁的相邻对。常见词最后变成一个词元，罕见词拆成几个，比如 `low` + `est`。
 # 再以字节兜底，任何文本都能编码。
 
 # %%
@@ -63,7 +63,7 @@ for step in range(8):
 # sentence. ▁ stands for a space, so that the text can be restored exactly.
 
 # %% [markdown] lang="zh"
-# regard 用 `tokenizers` 库学习 BPE。最前面的几个是特殊 token：padding、句首 `<bos>` 和句尾 `<eos>`。▁ 表示空格，这样才能一字不差地还原文本。
+# regard 用 `tokenizers` 库学习 BPE。最前面的几个是特殊词元：padding、句首 `<bos>` 和句尾 `<eos>`。▁ 表示空格，这样才能一字不差地还原文本。
 
 # %%
 tokenizer = regard.Tokenizer.train(corpus, size=320)
@@ -80,7 +80,7 @@ for text in ("I love apples", "the slowest lover", "我喜欢苹果"):
 # with the table, only without the multiplications:
 
 # %% [markdown] lang="zh"
-# 见过的词是一个 token，新词由已知的片段拼成；中文这个分词器从没见过，于是退化成字节。
+# 见过的词是一个词元，新词由已知的片段拼成；中文这个分词器从没见过，于是退化成字节。
 #
 # 下标选出 embedding 表（一个参数矩阵）中的一行。查表等价于用 one-hot 向量去乘这个矩阵，只是省掉了乘法：
 

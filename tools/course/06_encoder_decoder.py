@@ -64,7 +64,7 @@ print(f"gradient at the input: {input_gradient(True):.1e} with residual connecti
 # Its self-attention is causal. The base model of the paper has six blocks of each kind; the blocks share no weights.
 
 # %% [markdown] lang="zh"
-# **解码器块**在两者之间多一个子层：交叉注意力，目标端的 token 通过它去看编码器的输出。解码器的自注意力带因果掩码。
+# **解码器块**在两者之间多一个子层：交叉注意力，目标端的词元通过它去看编码器的输出。解码器的自注意力带因果掩码。
 # 论文的 base 模型编码器和解码器各有六层，层与层之间不共享权重。
 
 # %%
@@ -90,8 +90,8 @@ print("encoder output", tuple(encoded.shape), " decoder output", tuple(decoded.s
 # %% [markdown] lang="zh"
 # ## 上下文相关的向量
 #
-# 一个 token 的 embedding 在哪个句子里都一样，编码器的输出则不同：里面已经有了它从其他 token 那里看来的信息。没有训练过的编码器也是如此。
-# 同一个 token 100 放在两个句子里：
+# 一个词元的 embedding 在哪个句子里都一样，编码器的输出则不同：里面已经有了它从其他词元那里看来的信息。没有训练过的编码器也是如此。
+# 同一个词元 100 放在两个句子里：
 
 # %%
 first, second = torch.tensor([[100, 5, 6]]), torch.tensor([[100, 8, 9]])

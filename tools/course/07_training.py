@@ -13,7 +13,7 @@
 # %% [markdown] lang="zh"
 # # 7. 训练
 #
-# 用 36 个句子训练一个翻译模型，几秒就够。句子由三个主语、三个动词和四个宾语组合而成，其中六种组合留作测试。为了看得清楚，中文按词分开写，一个词就是一个 token。
+# 用 36 个句子训练一个翻译模型，几秒就够。句子由三个主语、三个动词和四个宾语组合而成，其中六种组合留作测试。为了看得清楚，中文按词分开写，一个词就是一个词元。
 
 # %%
 import torch
@@ -99,7 +99,7 @@ for english, chinese in test:
 # ## Scheduled sampling
 #
 # 训练时解码器总是接着正确的前缀往下写；实际使用时接的是它自己写的前缀，里面可能有错，这叫*曝光偏差*（exposure bias）。
-# Scheduled sampling 把模型自己的预测混进解码器的输入，比例逐渐增大。Transformer 的做法分两遍：先用 teacher forcing 预测每个 token，
+# Scheduled sampling 把模型自己的预测混进解码器的输入，比例逐渐增大。Transformer 的做法分两遍：先用 teacher forcing 预测每个词元，
 # 再把一部分输入换成这些预测，用第二遍的结果训练。
 
 # %%

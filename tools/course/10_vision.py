@@ -13,8 +13,8 @@
 # %% [markdown] lang="zh"
 # # 10. 图像：ViT 与 Swin
 #
-# 注意力处理的是 token，图片却只有像素。**ViT** 把图片切成小块（patch），一块当作一个词。224 × 224 的图片可以切成 14 × 14 = 196 块，
-# 每块 16 × 16 像素、3 个颜色通道，于是得到 196 个 token，每个 768 维。
+# 注意力处理的是词元，图片却只有像素。**ViT** 把图片切成小块（patch），一块当作一个词。224 × 224 的图片可以切成 14 × 14 = 196 块，
+# 每块 16 × 16 像素、3 个颜色通道，于是得到 196 个词元，每个 768 维。
 
 # %%
 import torch
@@ -39,7 +39,7 @@ print("logits:", tuple(model(image).shape))
 # with pre-norm: 12 blocks, 12 heads of width 64, feed-forward 768 → 3072 → 768.
 
 # %% [markdown] lang="zh"
-# 最前面再加一个 **class token**，一共 197 个 token。它不对应任何一块图像，专门汇集分类要用的信息，最后只拿它的输出去分类。
+# 最前面再加一个 **类别词元**，一共 197 个词元。它不对应任何一块图像，专门汇集分类要用的信息，最后只拿它的输出去分类。
 # 切块丢掉了位置信息，所以要加上可学习的位置编码。接下来就是第 6 章的编码器，用的是 pre-norm：12 层，12 个宽 64 的头，
 # 前馈层 768 → 3072 → 768。
 
@@ -60,7 +60,7 @@ print("learned positions:", tuple(model.positions.shape))
 # %% [markdown] lang="zh"
 # ## Swin：会移动的窗口
 #
-# 196 个 token 不算多。如果每块只有 4 × 4 像素，就有 3,136 个 token，全注意力要两两比较，将近一千万对。**Swin** 只在 7 × 7 的窗口内部
+# 196 个词元不算多。如果每块只有 4 × 4 像素，就有 3,136 个词元，全注意力要两两比较，将近一千万对。**Swin** 只在 7 × 7 的窗口内部
 # 做注意力；为了让信息能跨过窗口的边界，每隔一层把窗口平移半个身位：
 
 # %%
@@ -84,7 +84,7 @@ print(f"pairs: full attention {full:,}, windows of 7 × 7 {windowed:,} ({full //
 # each stage, 2 × 2 neighbouring tokens are merged into one of twice the width, so that later stages see larger parts of the image.
 
 # %% [markdown] lang="zh"
-# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。每个阶段结束时，相邻的 2 × 2 个 token 合并成一个，
+# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。每个阶段结束时，相邻的 2 × 2 个词元合并成一个，
 # 宽度翻倍，这样后面的阶段就能看到更大的范围。
 
 # %%

@@ -41,7 +41,7 @@ print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(m
 # Each has a residual connection, with stochastic depth in training. Written out:
 
 # %% [markdown] lang="zh"
-# 两张图经过同一个编码器，也就是带二维旋转位置编码的 ViT。解码器处理的是第一张图的 token，每一块由第 6 章的三个子层组成，用 pre-norm：
+# 两张图经过同一个编码器，也就是带二维旋转位置编码的 ViT。解码器处理的是第一张图的词元，每一块由第 6 章的三个子层组成，用 pre-norm：
 #
 # 1. 第一张图内部的自注意力；
 # 2. 对第二张图的交叉注意力，第二张图**有自己的归一化层**；
@@ -88,7 +88,7 @@ print("equal to DecoderBlock")
 #
 # | | CroCo | DUSt3R | MASt3R |
 # | --- | --- | --- | --- |
-# | 解码器 | 一个，处理第一张图 | 两个，各处理一张图，每一层都互相看对方的 token | 同 DUSt3R |
+# | 解码器 | 一个，处理第一张图 | 两个，各处理一张图，每一层都互相看对方的词元 | 同 DUSt3R |
 # | 输出 | 被遮住部分的像素 | 每个像素对应的三维点（以第一张图的相机为坐标系）和置信度 | 另加每个像素的描述子 |
 # | 损失 | 像素的平方误差 | 点的距离，以置信度加权：C·ℓ − α·log C | 另加真实匹配上的 InfoNCE |
 # | 用途 | 预训练、提取特征 | 深度、相机位姿、点云 | 匹配 |
