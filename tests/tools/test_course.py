@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.build_course import FOLDERS, cells_of, outdated, run_cells, scripts
+from tools.chinese_lines import join_lines
 
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda script: script.stem)
@@ -29,3 +30,10 @@ def test_both_languages_have_the_same_sections(script: Path) -> None:
         for language in FOLDERS
     ]
     assert headings[0] == headings[1]
+
+
+def test_lines_of_chinese_paragraphs_are_joined() -> None:
+    text = "甲，\n乙\n丙 A\nB。\n**丁**：\n\n- 一；\n- 二。\n  三\n1. 四\n| 五 |\n| 六 |\n"
+    joined = "甲，乙丙 A\nB。**丁**：\n\n- 一；\n- 二。三\n1. 四\n| 五 |\n| 六 |\n"
+    code = "```python\n甲，\n乙\n```\n"
+    assert join_lines(text + code) == joined + code
