@@ -54,7 +54,7 @@ print("the first two outputs are unchanged:", torch.equal(causal[..., :2, :], ch
 # may attend. A query that may attend to nothing at all has the context zero, not NaN.
 
 # %% [markdown] lang="zh"
-# 掩码还有第二个用处。一个 batch 里的句子长短不一，短句要补上填充（padding），而填充是谁都不该看的。如果某个查询什么都不能看，
+# 掩码还有第二个用处。一个 batch 里的句子长短不一，短句要用填充（padding）补齐，填充的部分谁都不能看。如果某个查询什么都不能看，
 # 它的输出是零向量，而不是 NaN。
 
 # %%

@@ -82,7 +82,7 @@ for text in ("I love apples", "the slowest lover", "我喜欢苹果"):
 # with the table, only without the multiplications:
 
 # %% [markdown] lang="zh"
-# 见过的词是一个词元，新词由已知的片段拼成；中文这个分词器从没见过，于是退化成字节。
+# 见过的词各是一个词元，新词由已有的片段拼成；这个分词器没见过中文，于是退化成字节。
 #
 # 下标选出嵌入表（一个参数矩阵）中的一行。查表等价于用 one-hot 向量去乘这个矩阵，只是省掉了乘法：
 

@@ -46,7 +46,7 @@ print("equal to EncoderBlock; output", tuple(y.shape))
 
 # %% [markdown] lang="en"
 # The paper normalises *after* the addition (post-norm). Vision models and most later models normalise the input of each sublayer
-# (pre-norm): x + attention(norm(x)). regard has both: `norm="pre"`.
+# (pre-norm): x + attention(norm(x)). regard has both: `norm="post"` and `norm="pre"`.
 #
 # Why residual connections? They are said to keep gradients from vanishing, because the gradient has a path around every sublayer
 # (attention and the feed-forward layer are the sublayers of a block). We measure the gradient that arrives at the input of a stack of 12
@@ -54,7 +54,7 @@ print("equal to EncoderBlock; output", tuple(y.shape))
 
 # %% [markdown] lang="zh"
 # 论文是先相加*后*归一化（post-norm）。视觉模型和后来的大多数模型先对子层的输入做归一化（pre-norm）：x + attention(norm(x))。
-# 两种 regard 都有：`norm="pre"`。
+# 两种写法 regard 都支持，用 `norm="post"` 或 `norm="pre"` 选择。
 #
 # 为什么要残差连接？一般的说法是防止梯度消失：块里的注意力和前馈层各是一个子层，有了残差连接，梯度可以绕过每个子层直接往回传。
 # 来量一下：12 个 pre-norm 块叠在一起，分别保留和去掉残差连接，看传到输入端的梯度有多大：
