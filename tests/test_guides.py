@@ -17,7 +17,7 @@ from regard.serving.model_runner import load_runner
 from tests.conftest import SMALL, Command, settings_of, toy_pairs
 from tests.extensions import extensions as extensions
 from tests.images import TINY, paint
-from tests.test_package import DOCS, blocks, commands
+from tests.test_package import DOCS, blocks, commands, links
 
 SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
 VIEWS = SHORT | {"batch.pairs": 4, "data.hold_out": 2, "model.preset": "micro", "model.patch": 4}
@@ -113,6 +113,18 @@ def test_every_tutorial_and_how_to_guide_has_a_chinese_page() -> None:
     pages = re.findall(r"- ([\w./-]+\.(?:md|ipynb))$", english, re.M)
     assert {"guide.md", "extending/task.md", "guides/moving.md", "course/01_attention.ipynb"} <= set(pages)
     assert [page for page in pages if not (DOCS / "zh" / page).is_file()] == []
+
+
+@pytest.mark.parametrize("page", CHINESE_PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_chinese_page_links_to_chinese_pages(page: Path) -> None:
+    """The English version of the page itself may be linked, for its generated tables."""
+    found = []
+    for target in links(page.read_text("utf-8")):
+        linked = (page.parent / target.partition("#")[0]).resolve()
+        chinese = DOCS / "zh" / linked.relative_to(DOCS)
+        if linked.suffix == ".md" and not linked.is_relative_to(DOCS / "zh") and chinese.is_file() and chinese != page:
+            found.append(target)
+    assert found == []
 
 
 def test_readmes_have_the_same_code_blocks() -> None:

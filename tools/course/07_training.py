@@ -178,7 +178,7 @@ for guidance in (0.0, 1.0):
 # %% [markdown] lang="zh"
 # 两个模型的损失差不多；有引导的那个，注意力图可以直接当词对齐来读。在 recipe 里写
 # `objective.guided_attention: {prior: diagonal, steps: 1000}`，权重在这些步之内线性降到零。
-# 这两种方法在更大的语料上效果如何，见[训练目标](../../objectives.md)的实测。
+# 这两种方法在更大的语料上效果如何，见[训练目标](../objectives.md)的实测。
 #
 # 另一种办法是直接改分数：在 softmax 之前加上一个偏置（bias），训练时可以加，训练好之后也可以加。
 # 四个键原本不相上下，给第二个键加 3：

@@ -99,6 +99,6 @@ print(f"{sum(parameter.numel() for parameter in swin.parameters()):,} parameters
 # **Next**: [two views: CroCo, and the way to DUSt3R and MASt3R](11_two_views.ipynb).
 
 # %% [markdown] lang="zh"
-# 训练自己的分类器，见[图像分类](../../classification.md)。
+# 训练自己的分类器，见[图像分类](../classification.md)。
 #
 # **下一章**：[两个视角：从 CroCo 到 DUSt3R 和 MASt3R](11_two_views.ipynb)。

@@ -109,5 +109,5 @@ for error in (0.02, 0.1, 0.5):
 # work on your own model, run `regard serve RUN` and open the page.
 
 # %% [markdown] lang="zh"
-# regard 可以训练 CroCo，也可以在它的基础上训练视差模型，见 [CroCo](../../croco.md)。课程到这里就结束了。
+# regard 可以训练 CroCo，也可以在它的基础上训练视差模型，见 [CroCo](../croco.md)。课程到这里就结束了。
 # 想在自己的模型上看到这一切，运行 `regard serve RUN`，打开网页即可。
