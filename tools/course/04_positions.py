@@ -8,7 +8,7 @@
 # # 4. Positions
 #
 # Attention compares *contents*. Shuffle the input tokens, and the outputs are shuffled in the same way: without positions,
-# "dog bites man" and "man bites dog" are the same bag of words. The check:
+# "dog bites man" and "man bites dog" are the same bag of words. We check it:
 
 # %% [markdown] lang="zh"
 # # 4. 位置编码
