@@ -3,8 +3,8 @@
     python benchmarks/multi30k.py DATA OUT [--seed 1]
 
 DATA contains the tokenised train, val and test_2016_flickr as .en.gz and .de.gz. Writes OUT/run, the translations as
-OUT/test.de, and the result as OUT/multi30k-en-de-seedN.json or, with --set training.cuda_graph=true,
-OUT/multi30k-captured-seedN.json.
+OUT/test.de, and the result as OUT/multi30k-captured-seedN.json or, with --set training.cuda_graph=false,
+OUT/multi30k-en-de-seedN.json.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
         **environment(device),
         "command": " ".join((f"python benchmarks/multi30k.py DATA OUT --seed {arguments.seed}", *changes)),
     }
-    name = "captured" if recipe.training.cuda_graph else "en-de"
+    name = "en-de" if recipe.training.cuda_graph is False else "captured"
     save_result(result, out / f"multi30k-{name}-seed{arguments.seed}.json")
 
 

@@ -125,7 +125,7 @@ class Benchmark:
             source = translator.vocabularies.source.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
             inputs = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
-            total += float(symmetric_kl(model(*inputs)[0], model(*inputs)[0]))
+            total += float(symmetric_kl(model(*inputs)[0], model(*inputs)[0]).sum())
             count += len(target) + 1
         return total / count
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from harness import environment, save_result
 
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Vocabularies
 from regard.models.folder import find_model_folder
 from tests.browser import Visit, launch_chromium
 

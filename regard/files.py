@@ -1,7 +1,7 @@
 """Read files of any origin: regular files only, of limited size, with JSON and YAML of limited depth.
 
-A pipe blocks, a device such as /dev/zero never ends, and deeply nested text exhausts the stack. Errors are UserErrors
-that name the file.
+A pipe blocks, a device such as /dev/zero never ends, deeply nested text exhausts the stack, and some image formats
+start programs. Errors are UserErrors that name the file.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,8 @@ MAX_DEPTH = 64
 """Nesting of JSON and YAML."""
 MAX_YAML_BYTES, MAX_YAML_VALUES = 2**17, 2**14
 """Size of a recipe, and number of its values after aliases have been expanded."""
+IMAGE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
+"""Formats of Pillow that only contain pixels. EPS, for example, would start another program."""
 _KINDS = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
@@ -216,3 +219,12 @@ def _children(node: Any) -> Sequence[Any]:
 def one_line(error: object) -> str:
     """Return the start of an error message without line breaks."""
     return " ".join(str(error).split())[:200]
+
+
+@cache
+def supported_image_formats() -> tuple[str, ...]:
+    """Return the image formats that are safe to open and that the installed version of Pillow supports."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in IMAGE_FORMATS if name in Image.OPEN)

@@ -16,7 +16,7 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings
 from regard.errors import UserError
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.add_norm import add_norm
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear, linear, linear_activation
@@ -112,13 +112,7 @@ def drop_path_rates(last: float, layers: int) -> list[float]:
 
 
 class ResidualBlock(nn.Module):
-    """Base class of blocks whose sublayers have residual connections.
-
-    Args:
-        norm: "post" for norm(x + sublayer(x)), as in the original paper; "pre" for x + sublayer(norm(x)).
-        dropout: Dropout probability of the output of each sublayer.
-        drop_path: Rate of stochastic depth.
-    """
+    """Base class of blocks whose sublayers have residual connections; see `EncoderBlock` for the arguments."""
 
     def __init__(self, norm: Norm, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -141,7 +135,7 @@ class EncoderBlock(ResidualBlock):
     Args:
         attention: Self-attention.
         feed_forward: Feed-forward layer.
-        norm: "post" or "pre"; see `ResidualBlock`.
+        norm: "post" for norm(x + sublayer(x)), as in the original paper; "pre" for x + sublayer(norm(x)).
         dropout: Dropout probability of the output of each sublayer.
         eps: Epsilon of the norms.
         drop_path: Rate of stochastic depth.
@@ -165,7 +159,7 @@ class EncoderBlock(ResidualBlock):
 
     def forward(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
         """Return the tokens in context, (B, T, W); positions are for rotary embeddings."""
-        if fused.applies(self, x):
+        if dispatch.fused_block_applies(self, x):
             return fused.encoder_block(self, x, mask, positions)
         if self.pre_norm:
             x = x + self.branch(self.attention(self.norm1(x), mask=mask, positions=positions), self.scale1)
@@ -177,15 +171,10 @@ class EncoderBlock(ResidualBlock):
 class DecoderBlock(ResidualBlock):
     """Self-attention, cross-attention and feed-forward, each with a residual connection and LayerNorm.
 
+    The arguments that are not listed are those of `EncoderBlock`.
+
     Args:
-        attention: Self-attention.
         cross: Cross-attention to the source.
-        feed_forward: Feed-forward layer.
-        norm: "post" or "pre"; see `ResidualBlock`.
-        dropout: Dropout probability of the output of each sublayer.
-        eps: Epsilon of the norms.
-        drop_path: Rate of stochastic depth.
-        layer_scale: Initial value of a learned factor on each feature that a sublayer adds; no factors by default.
         source_norm: Whether the block normalises the source, as in the two-view decoder of CroCo.
     """
 
@@ -231,7 +220,7 @@ class DecoderBlock(ResidualBlock):
         if self.source_norm is not None:
             assert isinstance(source, Tensor), "projected keys and values cannot be normalised"
             source = self.source_norm(source)
-        if cache is None and isinstance(source, Tensor) and fused.applies(self, x):
+        if cache is None and isinstance(source, Tensor) and dispatch.fused_block_applies(self, x):
             return fused.decoder_block(self, x, source, mask, source_mask, positions, source_positions)
         rotary = {"positions": positions, "source_positions": source_positions}
         if self.pre_norm:
@@ -316,23 +305,14 @@ def make_head(width: int, classes: int) -> nn.Module:
 
 
 class ImageEmbedding(nn.Module):
-    """Base class of modules that embed the patches of an image, (B, C, H, W) to (B, patches, W), in row-major order.
-
-    Args:
-        channels: Number of image channels.
-        patch: Height and width of a patch in pixels.
-    """
+    """Base class of modules that embed the patches of an image, (B, C, H, W) to (B, patches, W), in row-major order."""
 
     def __init__(self, channels: int, patch: tuple[int, int]) -> None:
         super().__init__()
         self.channels, self.patch = channels, patch
 
     def check(self, images: Tensor) -> None:
-        """Check the number of channels and the size of images.
-
-        Raises:
-            UserError: The images have another number of channels, or their size is not a multiple of the patch size.
-        """
+        """Check that images have the right number of channels and a size that is a multiple of the patch size."""
         if images.shape[1] != self.channels:
             raise UserError(f"images have {images.shape[1]} channels, but the model expects {self.channels}")
         check_image_size((images.shape[2], images.shape[3]), self.patch)
@@ -381,11 +361,7 @@ def gather_tokens(x: Tensor, indices: Tensor) -> Tensor:
 
 
 def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
-    """Return the pixels of each patch in row-major order, (B, C, H, W) to (B, patches, C · height · width).
-
-    Raises:
-        UserError: The size of the images is not a multiple of the patch size.
-    """
+    """Return the pixels of each patch in row-major order, (B, C, H, W) to (B, patches, C · height · width)."""
     B, C, H, W = images.shape
     check_image_size((H, W), patch)
     rows, columns = H // patch[0], W // patch[1]
@@ -401,11 +377,7 @@ def unpatchify(pixels: Tensor, grid: tuple[int, int], patch: tuple[int, int]) ->
 
 
 def check_image_size(image: tuple[int, int], patch: tuple[int, int]) -> None:
-    """Check that an image can be divided into patches.
-
-    Raises:
-        UserError: It cannot; the message suggests sizes.
-    """
+    """Check that an image can be divided into patches; the error suggests sizes."""
     if any(size < part or size % part for size, part in zip(image, patch, strict=True)):
         smaller = [max(1, size // part) * part for size, part in zip(image, patch, strict=True)]
         larger = [-(-size // part) * part for size, part in zip(image, patch, strict=True)]

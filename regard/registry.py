@@ -36,9 +36,7 @@ _FILES: dict[Path, ModuleType] = {}
 class Registry(dict[str, Registered]):
     """Classes by the name under which recipes and model folders refer to them, in the order of registration.
 
-    Args:
-        noun: What the classes are, for errors.
-        name_of: Returns the name of a class.
+    `noun` states what the classes are, for errors; `name_of` returns the name of a class.
     """
 
     def __init__(self, noun: str, name_of: Callable[[Registered], str]) -> None:
@@ -47,11 +45,7 @@ class Registry(dict[str, Registered]):
         _REGISTRIES[noun] = self
 
     def add(self, cls: Registered) -> Registered:
-        """Register a class. A class with the same name is replaced if it is defined in the same file.
-
-        Raises:
-            UserError: The name belongs to another class.
-        """
+        """Register a class. A class with the same name is replaced if it is defined in the same file."""
         name = self.name_of(cls)
         other = self.get(name, cls)
         if (_file_of(other), other.__qualname__) != (_file_of(cls), cls.__qualname__):
@@ -115,11 +109,7 @@ def find_extensions(classes: Iterable[type]) -> Extensions:
 
 
 def check_extensions(needed: object, where: object) -> None:
-    """Check that all classes that `find_extensions` returned for a model are registered.
-
-    Raises:
-        UserError: One of them is not; names the file or package.
-    """
+    """Check that all classes that `find_extensions` returned for a model are registered."""
     for noun, name, origin in list_extensions(needed):
         if noun in _REGISTRIES and name not in _REGISTRIES[noun]:
             remedy = "give it with --import" if _is_file(origin) else "install it"
@@ -159,9 +149,6 @@ def import_extensions(names: Iterable[str]) -> None:
 
     Args:
         names: Paths of Python files, and names of modules.
-
-    Raises:
-        UserError: One of them does not exist or raises an error; names its file and line.
     """
     inherited = os.environ.get(VARIABLE, "").split(os.pathsep)
     names = [str(Path(name).absolute()) if _is_file(name) else name for name in names]

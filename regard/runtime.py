@@ -26,11 +26,7 @@ Result = TypeVar("Result")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the torch device with this name; "auto" selects a GPU if one is available.
-
-    Raises:
-        UserError: The device does not exist or cannot be used.
-    """
+    """Return the torch device with this name; "auto" selects a GPU if one is available."""
     import torch
 
     if name == "auto":
@@ -76,11 +72,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 
 
 def import_optional(module: str, extra: str) -> Any:
-    """Import a module of a package that is installed with an extra of regard.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Import a module of a package that is installed with an extra of regard."""
     try:
         return import_module(module)
     except ImportError:
@@ -90,11 +82,7 @@ def import_optional(module: str, extra: str) -> Any:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder, and rename it to `path` when the block succeeds.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Yield a temporary path in the same folder, and rename it to `path` when the block succeeds."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         yield temporary
@@ -107,11 +95,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replace_text_file(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file that appears at `path` when the block succeeds.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Open a UTF-8 file that appears at `path` when the block succeeds."""
     with (
         replace_file(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,

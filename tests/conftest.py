@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from regard.data.builtin import corpus
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe

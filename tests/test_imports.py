@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
         "data": "runtime files errors config",
         "decoding": "models layers attention ops errors config",
         "inspection": "models attention runtime errors",
-        "pipelines": "decoding data models attention ops runtime files errors",
+        "pipelines": "decoding data models attention ops runtime files errors config",
         "evaluation": "pipelines inspection decoding data models layers attention runtime files errors config",
         "interop": "pipelines decoding data models layers attention runtime files errors config",
         "training": "interop evaluation pipelines inspection decoding data models layers attention ops registry "

@@ -35,7 +35,7 @@ def page_name(page: Path) -> str:
 
 def test_public_names_are_sorted_and_importable() -> None:
     assert regard.__all__ == sorted(regard.__all__)
-    assert list(regard._MODULES) == regard.__all__ == dir(regard)
+    assert sorted(regard._MODULES) == regard.__all__ == dir(regard)
     for name in regard.__all__:
         assert getattr(regard, name) is getattr(import_module(regard._MODULES[name]), name)
 
@@ -234,6 +234,12 @@ def test_every_test_folder_is_a_package() -> None:
 def test_package_tree_in_the_design_page_is_current() -> None:
     script = HOME.parent / "tools" / "package_tree.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tables_agree_with_the_results_of_benchmarks() -> None:
+    script = HOME.parent / "benchmarks" / "tables.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 

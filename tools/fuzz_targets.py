@@ -29,12 +29,9 @@ from regard.data.images.store import open_image_store
 from regard.data.store import DamagedStoreError, StoreWriter
 from regard.data.text.corpus import align
 from regard.data.text.encoding import tokenise_pairs
-from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import read_parallel
-from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.readers import Pair, PairRecord, read_parallel
+from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer, Vocabularies
 from regard.data.text.tokens import open_token_store, write_token_store
-from regard.data.text.vocabularies import Vocabularies, load_tokenizer
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics
@@ -226,7 +223,7 @@ def _read_embedder(folder: Path, changed: Path) -> None:
 
 
 def _read_tokenizer(folder: Path, changed: Path) -> None:
-    loaded = load_tokenizer(folder / "tokenizer.json")
+    loaded = Tokenizer.load(folder / "tokenizer.json")
     loaded.decode(loaded.encode("a b zÉ"))
     loaded.fingerprint()
 

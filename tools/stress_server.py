@@ -3,8 +3,9 @@
     python -m tools.stress_server RUN [--images RUN] [--only NAME ...] [--seconds 10] [--connections 300]
 
 Starts `regard serve` with default limits on the loopback interface. In each scenario, some connections misuse it, and
-another client of the same address sends a short sentence again and again. Prints the latencies of that client and the
-statuses that the others receive. Fails if one of the client's requests is rejected, wrong or takes 2 seconds or more.
+another client of the same address sends a short sentence, and with `--images` also a small image, again and again.
+Prints the latencies of that client and the statuses that the others receive. Fails if one of the client's requests is
+rejected, wrong or takes 2 seconds or more.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -39,50 +41,64 @@ CLOSED = select.POLLERR | select.POLLHUP | select.POLLRDHUP
 
 
 @dataclass
-class Observations:
-    """What the client and the misusing connections see during a scenario."""
+class ClientRequest:
+    """A request of the client: its path, its body (an argument of `httpx.post`), and the correct response."""
 
-    latencies: list[float] = field(default_factory=list)
+    path: str
+    body: dict[str, Any]
+    expected: Any = None
+
+
+@dataclass
+class Observations:
+    """What the client and the misusing connections see during a scenario; latencies are those of each path."""
+
+    latencies: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        times = f"median {median(self.latencies):.3f} s, maximum {max(self.latencies):.3f} s"
+        times = "; ".join(
+            f"{len(seconds)} × {path}: median {median(seconds):.3f} s, maximum {max(seconds):.3f} s"
+            for path, seconds in self.latencies.items()
+        )
         failures = f"{len(self.failures)} rejected or wrong {dict(Counter(self.failures)) or ''}"
         others = ", ".join(f"{number} × {name}" for name, number in sorted(self.others.items()))
-        return f"{len(self.latencies)} requests: {times}; {failures}; others: {others or 'none'}"
+        return f"{times}; {failures}; others: {others or 'none'}"
 
     @property
     def passed(self) -> bool:
-        return bool(self.latencies) and not self.failures and max(self.latencies) < MAX_SECONDS
+        slowest = [max(seconds) for seconds in self.latencies.values()]
+        return bool(slowest) and not self.failures and max(slowest) < MAX_SECONDS
 
 
-def send_repeatedly(url: str, body: dict[str, str], expected: str, seconds: float) -> tuple[list[float], list[str]]:
-    """Send a request again and again; return the latencies, and the reasons of rejected or wrong responses."""
-    latencies, failures = [], []
+def send_repeatedly(
+    url: str, requests: list[ClientRequest], seconds: float
+) -> tuple[dict[str, list[float]], list[str]]:
+    """Send requests again and again; return the latencies, and the reasons of rejected or wrong responses."""
+    latencies: dict[str, list[float]] = {request.path: [] for request in requests}
+    failures: list[str] = []
     end = time.monotonic() + seconds
     with httpx.Client(timeout=60) as client:
         while time.monotonic() < end:
-            started = time.monotonic()
-            try:
-                response = client.post(url, json=body)
-                if response.status_code != 200 or response.json()["translatedText"] != expected:
-                    failures.append(f"status {response.status_code}")
-            except httpx.HTTPError as error:
-                failures.append(type(error).__name__)
-            latencies.append(time.monotonic() - started)
-            time.sleep(0.05)
+            for request in requests:
+                started = time.monotonic()
+                try:
+                    response = client.post(url + request.path, **request.body)
+                    if response.status_code != 200 or response.json() != request.expected:
+                        failures.append(f"{request.path} status {response.status_code}")
+                except httpx.HTTPError as error:
+                    failures.append(f"{request.path} {type(error).__name__}")
+                latencies[request.path].append(time.monotonic() - started)
+                time.sleep(0.05)
     return latencies, failures
 
 
-def make_image_requests() -> list[dict[str, object]]:
-    """Return requests with more pixels than allowed, and with as many as allowed."""
-    requests: list[dict[str, object]] = []
-    for count, side in ((100, 3000), (4, 5000), (1, 5000), (100, 900)):
-        file = io.BytesIO()
-        Image.new("RGB", (side, side), "red").save(file, "PNG")
-        requests.append({"files": [("image", file.getvalue())] * count})
-    return requests
+def image_request(count: int, side: int) -> dict[str, Any]:
+    """Return the body of a request with several square images."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), "red").save(file, "PNG")
+    return {"files": [("image", file.getvalue())] * count}
 
 
 class Stress:
@@ -91,29 +107,28 @@ class Stress:
     def __init__(self, server: ServerProcess, arguments: argparse.Namespace) -> None:
         self.server, self.arguments = server, arguments
         self.url = server.url
-        self.image_requests = make_image_requests() if arguments.images else []
         self.processes = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         parts = urlsplit(self.url)
         self.address = (parts.hostname or "", parts.port or 0)
         (first, *_) = httpx.get(f"{self.url}/api/models", timeout=60).json()["models"]
         self.source, self.target = first["source"], first["target"]
-        self.expected = self.translation(self.request(SENTENCE))
+        self.client_requests = [ClientRequest("/translate", {"json": self.request(SENTENCE)})]
+        if arguments.images:
+            self.client_requests.append(ClientRequest("/api/classify", image_request(1, 32)))
+        for request in self.client_requests:
+            request.expected = httpx.post(self.url + request.path, timeout=60, **request.body).raise_for_status().json()
         self.processes.submit(os.getpid).result()  # starts the process
 
     def request(self, text: str) -> dict[str, str]:
         return {"q": text, "source": self.source, "target": self.target}
-
-    def translation(self, body: dict[str, str]) -> str:
-        return str(httpx.post(f"{self.url}/translate", json=body, timeout=60).json()["translatedText"])
 
     async def observe(self, misuse: Callable[[Observations], Awaitable[None]]) -> Observations:
         """Send requests of one client during a scenario, from a process that does nothing else."""
         observations = Observations()
         others = asyncio.create_task(misuse(observations))
         await asyncio.sleep(0)  # starts the scenario
-        body, seconds = self.request(SENTENCE), self.arguments.seconds
         client = asyncio.get_running_loop().run_in_executor(
-            self.processes, send_repeatedly, f"{self.url}/translate", body, self.expected, seconds
+            self.processes, send_repeatedly, self.url, self.client_requests, self.arguments.seconds
         )
         await asyncio.wait({others, client}, return_when=asyncio.FIRST_COMPLETED)
         if others.done():
@@ -158,8 +173,9 @@ class Stress:
         await self.send_requests("/api/translate", [{"json": body}], 8, observations)
 
     async def images(self, observations: Observations) -> None:
-        """Clients that send large images."""
-        await self.send_requests("/api/classify", self.image_requests, 4, observations)
+        """Clients that send images with more pixels than allowed, and with as many as allowed."""
+        requests = [image_request(*sizes) for sizes in ((100, 3000), (4, 5000), (1, 5000), (100, 900))]
+        await self.send_requests("/api/classify", requests, 4, observations)
 
     async def killed_workers(self, observations: Observations) -> None:
         """One worker is killed again and again, busy or idle."""
@@ -239,7 +255,7 @@ def parse_arguments() -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="translation model")
-    parser.add_argument("--images", type=Path, help="image classifier, which is served as well")
+    parser.add_argument("--images", type=Path, help="image classifier, which is served next to the translation model")
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, help="scenarios; by default all")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of a scenario")
     parser.add_argument("--connections", type=int, default=300, help="slow connections")
@@ -261,6 +277,8 @@ async def main() -> int:
             print(f"{'passed' if observations.passed else 'FAILED'}  {name}: {observations}", flush=True)
             status = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
             print("       ", *(line.replace("\t", " ") for line in status if line.startswith(("VmRSS", "VmHWM"))))
+        if not arguments.images:
+            print("skipped images: give an image classifier with --images")
         print("load average:", *os.getloadavg())
     finally:
         server.stop()

@@ -60,7 +60,7 @@ def pad_batch(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> 
     """Return token lists as one padded tensor with its layout."""
     layout = Padded.of([len(row) for row in rows], device=device)
     padded = [[*row, *[pad] * (layout.size - len(row))] for row in rows]
-    return torch.tensor(padded, device=device), layout
+    return torch.tensor(padded, dtype=torch.long, device=device), layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,11 +78,7 @@ def pad_packed_mask(mask: Mask) -> Mask:
 
 
 def packed_layouts(mask: Mask) -> tuple[Packed, Packed]:
-    """Return the layouts of packed queries and keys.
-
-    Raises:
-        ValueError: The batch is not packed.
-    """
+    """Return the layouts of packed queries and keys; raise ValueError if the batch is not packed."""
     if not isinstance(mask.queries, Packed) or not isinstance(mask.keys, Packed):
         raise ValueError("this path supports packed batches only; the layouts of the mask are padded")
     return mask.queries, mask.keys

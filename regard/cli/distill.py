@@ -119,8 +119,7 @@ def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) 
 
 def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None, tgt: Path | None) -> Corpus:
     """Open the text to translate, from files or from a recipe."""
-    from regard.data.text.pairs import Pair
-    from regard.data.text.readers import PAIR_SUFFIXES, format_suffix, read_lines, read_parallel
+    from regard.data.text.readers import PAIR_SUFFIXES, Pair, format_suffix, read_lines, read_parallel
     from regard.training.distillation import Corpus
     from regard.training.tasks.registry import load_recipe
     from regard.training.tasks.translation.data import open_corpora

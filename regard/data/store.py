@@ -97,7 +97,6 @@ def open_store(folder: Path, arrays: Sequence[str], metadata: Mapping[str, type]
     """Open a store. An array file is checked against its checksum unless its size and modification time are unchanged.
 
     Args:
-        folder: Folder of the store.
         arrays: Names of arrays that the store must have; further arrays are opened too.
         metadata: Keys that the metadata must have, with the types of their values.
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Padded
+from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
@@ -154,10 +154,7 @@ class NATGenerator:
     def run_forward(self, sources: Sequence[Tokens], hypotheses: Sequence[TokenHypothesis]) -> None:
         inputs = [_as_nat(hypothesis).decoder_input for hypothesis in hypotheses]
         targets = self._targets(self._encode(sources), [len(tokens) for tokens in inputs])
-        decoder_input = targets.masked.clone()
-        for row, tokens in zip(decoder_input, inputs, strict=True):
-            row[: len(tokens)] = torch.tensor(tokens, dtype=torch.long)
-        self._predict(targets, decoder_input)
+        self._predict(targets, pad_batch(inputs, self.config.mask_token, self.device)[0])
 
     def attention_rows(self, hypothesis: TokenHypothesis) -> list[int]:
         return _as_nat(hypothesis).positions
@@ -222,11 +219,9 @@ class NATGenerator:
         """Encode sources, which are given without END."""
         refresh_prepacked(self.model)
         lengths = [len(source) + 1 for source in sources]
-        width, eos, pad = max(lengths), self.config.eos, self.config.pad
-        rows = [[*source, eos, *[pad] * (width - len(source) - 1)] for source in sources]
+        tokens, _ = pad_batch([[*source, self.config.eos] for source in sources], self.config.pad, self.device)
         layout = self._layout(lengths)
-        output = self.model.encode(torch.tensor(rows, device=self.device), layout)
-        return EncodedSources(output, layout, lengths)
+        return EncodedSources(self.model.encode(tokens, layout), layout, lengths)
 
     def _layout(self, lengths: Sequence[int]) -> Padded | None:
         longest = max(lengths)

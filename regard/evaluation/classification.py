@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,10 +13,8 @@ from numpy.typing import NDArray
 
 from regard.data.images.datasets import read_resized
 from regard.data.images.image_sets import ImageSet, ImageSettings, Split, open_images
-from regard.data.images.preprocessing import ImageError, Pixels
 from regard.errors import UserError
-from regard.pipelines.classifier import BATCH, THREADS, Classifier
-from regard.runtime import prefetch
+from regard.pipelines.classifier import Classifier, open_batches
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -76,16 +73,10 @@ class Scores:
     def by_class(self) -> list[ClassScore]:
         """Precision, recall and F1 of every class."""
         hits, predicted, true = self.confusion.diagonal(), self.confusion.sum(0), self.confusion.sum(1)
-        return [
-            ClassScore(
-                name,
-                int(true[i]),
-                _percent(int(hits[i]), int(predicted[i])),
-                _percent(int(hits[i]), int(true[i])),
-                _percent(2 * int(hits[i]), int(predicted[i] + true[i])),
-            )
-            for i, name in enumerate(self.classes)
-        ]
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+            precision, recall, f1 = 100 * hits / predicted, 100 * hits / true, 200 * hits / (predicted + true)
+        columns = (true.tolist(), precision.tolist(), recall.tolist(), f1.tolist())
+        return [ClassScore(*row) for row in zip(self.classes, *columns, strict=True)]
 
     @property
     def macro_f1(self) -> float:
@@ -159,11 +150,7 @@ class Report:
 
 
 def open_test_set(path: Path, classifier: Classifier, split: str | None = None) -> ImageSet:
-    """Open a split of an image set; by default test, else valid, else all images.
-
-    Raises:
-        UserError: There are no images, or they have a class that the model does not have.
-    """
+    """Open a split of an image set; by default test, else valid, else all images."""
     settings = ImageSettings(channels=classifier.preprocessing.channels)
     if split is not None and split not in get_args(Split):
         raise UserError(f"--split {split}: choose {', '.join(get_args(Split))}")
@@ -184,29 +171,19 @@ def evaluate(
     on_progress: Callable[[int], object] | None = None,
     mirrored: bool = False,
 ) -> Report:
-    """Score a classifier on labelled images; unreadable images are reported and not counted.
+    """Score a classifier on images with its classes; unreadable images are reported and not counted.
 
     Args:
-        images: Images with the classes of the classifier.
-        name: Name of the test set, for the report.
         on_progress: Called with the number of images after each batch.
         mirrored: Whether to average the probabilities of each image and its mirror image.
     """
     resize = classifier.preprocessing.resize
-
-    def open_one(index: int) -> Pixels | ImageError:
-        try:
-            return read_resized(images, index, resize)
-        except ImageError as error:
-            return error
-
     probabilities: list[Any] = []
     indices: list[int] = []
     unreadable: list[str] = []
-    opened = enumerate(prefetch(open_one, range(len(images)), threads=THREADS, ahead=2 * BATCH))
-    while batch := list(islice(opened, BATCH)):
-        readable = [(i, pixels) for i, pixels in batch if not isinstance(pixels, ImageError)]
-        unreadable += [str(error) for _, error in batch if isinstance(error, ImageError)]
+    for batch in open_batches(lambda index: read_resized(images, index, resize), range(len(images))):
+        readable = [image for image in batch if not isinstance(image, UserError)]
+        unreadable += [str(error) for error in batch if isinstance(error, UserError)]
         if readable:
             indices += [i for i, _ in readable]
             pixels = [one for _, one in readable]
@@ -259,10 +236,6 @@ def wilson_interval(hits: int, number: int, z: float = 1.959964) -> tuple[float,
     spread = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number**2))
     normaliser = 1 + z * z / number
     return 100 * max(0.0, (centre - spread) / normaliser), 100 * min(1.0, (centre + spread) / normaliser)
-
-
-def _percent(part: int, total: int) -> float:
-    return 100 * part / total if total else math.nan
 
 
 def _nan_to_none(value: Any) -> Any:

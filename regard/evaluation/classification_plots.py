@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from regard.errors import UserError
 from regard.evaluation.classification import Scores
-from regard.inspection.fonts import use_fonts
+from regard.inspection.fonts import save_figure
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#555555"
 MAX_NAMES = 60
@@ -64,12 +64,11 @@ def draw_reliability(scores: Scores) -> Figure:
 
 def save_plots(scores: Scores, folder: Path) -> list[Path]:
     """Write confusion.png and reliability.png to a folder, which is created if missing."""
-    plots = {"confusion.png": draw_confusion, "reliability.png": draw_reliability}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in plots.items():
-            with use_fonts(scores.classes if draw is draw_confusion else (), folder / name):
-                draw(scores).savefig(folder / name, dpi=140, facecolor="white")
     except OSError as error:
         raise UserError(f"{folder}: cannot be written to ({error.strerror or error})") from None
-    return [folder / name for name in plots]
+    paths = [folder / "confusion.png", folder / "reliability.png"]
+    save_figure(lambda: draw_confusion(scores), scores.classes, paths[0])
+    save_figure(lambda: draw_reliability(scores), (), paths[1])
+    return paths

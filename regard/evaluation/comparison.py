@@ -62,11 +62,7 @@ class Significance:
 
 
 def compare(report: Report, against: Report) -> list[Difference]:
-    """Return the difference of every metric that both reports have.
-
-    Raises:
-        UserError: The conditions of the two differ, or they have no metric in common.
-    """
+    """Return the difference of every metric that both reports have."""
     differences = report.conditions.differences(against.conditions)
     if differences:
         listed = ", ".join(
@@ -100,9 +96,6 @@ def paired_bootstrap(
     """Run sacreBLEU's paired bootstrap test of every metric.
 
     The seed is sacreBLEU's, 12345, or the environment variable SACREBLEU_SEED; it is part of the signature.
-
-    Raises:
-        UserError: The numbers of translations and references differ or are zero, or `resamples` is below 1.
     """
     check_sizes(system.translations, references)
     check_sizes(against.translations, references)

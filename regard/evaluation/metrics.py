@@ -48,12 +48,10 @@ def bleu(
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
     """Compute corpus chrF2, the character n-gram F-score."""
-    return _measure(CHRF(lowercase=lowercase), hypotheses, references)
-
-
-def ter(hypotheses: Sequence[str], references: Sequence[str], cjk: bool = False) -> Score:
-    """Compute the case-insensitive translation edit rate; lower is better. `cjk` treats characters as words."""
-    return _measure(_build_ter(cjk), hypotheses, references)
+    check_sizes(hypotheses, references)
+    metric = CHRF(lowercase=lowercase)
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.name, result.score, str(metric.get_signature()))
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -87,7 +85,10 @@ class Metrics(Settings):
     def build(self) -> list[Metric]:
         """Return the metrics of sacreBLEU, BLEU first."""
         metrics: list[Metric] = [_build_bleu(self.tokenisation, self.lowercase), CHRF(lowercase=self.lowercase)]
-        return [*metrics, _build_ter(self.tokenisation in ("zh", "ja-mecab"))] if self.ter else metrics
+        if self.ter:  # without these options, a Chinese or Japanese sentence, which has no spaces, would be one word
+            cjk = self.tokenisation in ("zh", "ja-mecab")
+            metrics.append(TER(normalized=cjk, asian_support=cjk))
+        return metrics
 
 
 def check_sizes(hypotheses: Sequence[str], references: Sequence[str]) -> None:
@@ -115,14 +116,3 @@ def _build_bleu(tokenisation: str, lowercase: bool, effective_order: bool = Fals
         raise UserError(
             f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be downloaded ({error}); choose another"
         ) from None
-
-
-def _build_ter(cjk: bool) -> TER:
-    """Chinese and Japanese have no spaces: without these options a sentence would be one word."""
-    return TER(normalized=cjk, asian_support=cjk)
-
-
-def _measure(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    check_sizes(hypotheses, references)
-    result = metric.corpus_score(list(hypotheses), [list(references)])
-    return Score(result.name, result.score, str(metric.get_signature()))

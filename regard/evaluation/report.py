@@ -122,11 +122,7 @@ class Report(Settings):
 
     @classmethod
     def from_dict(cls, values: object, where: str = "report") -> Self:
-        """Build a report from the values of `as_dict`.
-
-        Raises:
-            UserError: A key is missing, unknown or has an invalid value. The message starts with `where`.
-        """
+        """Build a report from the values of `as_dict`. Error messages start with `where`."""
         report = cls.parse(values, where)
         for name in report.scores:
             if name not in report.conditions.signatures:

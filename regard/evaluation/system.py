@@ -12,13 +12,13 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from regard.data.text.readers import read_lines
+from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Conditions, Data, Report, save_report
 from regard.files import sha256_of
 from regard.models.folder import WEIGHTS, check_input_type, find_model_folder
-from regard.pipelines.hypothesis import LengthWarnings
 from regard.pipelines.translator import Translator
 
 DIGITS = 12
@@ -87,7 +87,7 @@ class System:
         hypotheses = self.content.hypotheses(sources, settings, split=split)
         lengths = LengthWarnings("line")
         for number, n_best in enumerate(hypotheses, 1):
-            lengths.add(number, n_best)
+            lengths.add(number, n_best[0].warning)
         # Scorers read files with one translation per line.
         texts = [best[0].text.replace("\n", " ") for best in hypotheses]
         return SystemOutput(texts, self.resolve_settings(settings), self.model, split, lengths.message)
@@ -113,11 +113,7 @@ class System:
 
 
 def evaluate(output: SystemOutput, sources: Sequence[str], references: Sequence[str], metrics: Metrics) -> Report:
-    """Score translations of the sources.
-
-    Raises:
-        UserError: The numbers of sentences differ or are zero, or sacreBLEU lacks the tokeniser.
-    """
+    """Score translations of the sources."""
     check_sizes(output.translations, references)
     if len(sources) != len(references):
         raise UserError(f"{len(sources)} sources do not match {len(references)} references; give one pair per line")

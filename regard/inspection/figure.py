@@ -1,6 +1,5 @@
 """Draw a scene as a static figure (PNG or SVG): the alignment, and below it every head of every layer."""
 
-import io
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
-from regard.inspection.fonts import use_fonts
+from regard.inspection.fonts import save_figure
 from regard.inspection.scene import Floats, Group, Scene, View, replace_unprintable
 
 # A single hue whose lightness carries the value, which survives grey print and colour blindness.
@@ -25,15 +24,10 @@ MAX_LABELS = 48
 CELL_INCHES = 1.15
 
 
-def render_figure(scene: Scene, out: Path) -> bytes:
-    """Return the figure of a scene as the contents of the file `out`, whose suffix selects the format."""
-    buffer = io.BytesIO()
-    file_format = out.suffix.lower().removeprefix(".")
+def save_scene_figure(scene: Scene, out: Path) -> None:
+    """Write the figure of a scene to a file whose suffix selects the format."""
     labels = (label for labels in scene.labels.values() for label in labels)
-    with use_fonts([scene.source, scene.translation, *labels], out):
-        metadata = {"Date": None} if file_format == "svg" else None  # reproducible output
-        draw_figure(scene).savefig(buffer, format=file_format, dpi=160, metadata=metadata)
-    return buffer.getvalue()
+    save_figure(lambda: draw_figure(scene), [scene.source, scene.translation, *labels], out, dpi=160)
 
 
 def draw_figure(scene: Scene) -> Figure:

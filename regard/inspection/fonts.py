@@ -3,7 +3,7 @@
 import logging
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib import font_manager
+from matplotlib.figure import Figure
+
+from regard.runtime import replace_file
 
 DEFAULT = "DejaVu Sans"
 """The font that comes with matplotlib."""
@@ -30,16 +33,19 @@ SHOWN = 5
 """Number of missing characters that are listed in a warning."""
 
 
+def save_figure(draw: Callable[[], Figure], texts: Iterable[str], path: Path, dpi: int = 140) -> None:
+    """Draw a figure with fonts that contain its texts, and write it atomically; equal figures give equal files."""
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with replace_file(path) as temporary, use_fonts(texts, path):
+        draw().savefig(temporary, dpi=dpi, facecolor="white", metadata=metadata)
+
+
 @contextmanager
 def use_fonts(texts: Iterable[str], out: Path) -> Iterator[None]:
-    """Create and save a figure with fonts that contain the characters of the given texts.
+    """Create and save a figure as `out`, with fonts that contain the characters of the given texts.
 
     Text is never parsed as a formula. An SVG file contains text as text, and its viewer chooses the fonts. If another
     file shows boxes because no installed font contains a character, one sentence about it is logged.
-
-    Args:
-        texts: All texts of the figure.
-        out: The file.
     """
     families, missing = _find_fonts(frozenset("".join(texts)))
     # An SVG file also names fonts that are not installed here: they may be where it is viewed.

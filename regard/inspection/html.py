@@ -18,6 +18,7 @@ import numpy as np
 from regard.inspection.scene import Floats, Scene, replace_unprintable
 
 PAGE = resources.files("regard.inspection") / "page"
+VIEW_KEYS = ("name", "group", "layer", "rows", "columns", "entropy", "distance")
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.M)
 _EXPORT = re.compile(r"^export (?=async function|function|class|const)", re.M)
 
@@ -44,17 +45,7 @@ def describe(scene: Scene) -> dict[str, Any]:
         "probabilities": [round(probability, 4) for probability in scene.probabilities],
         "alignment": pack(scene.alignment[None]),
         "views": [
-            {
-                "name": view.name,
-                "group": view.group,
-                "layer": view.layer,
-                "heads": len(view.weights),
-                "rows": view.rows,
-                "columns": view.columns,
-                "entropy": view.entropy,
-                "distance": view.distance,
-                "data": pack(view.weights),
-            }
+            {name: getattr(view, name) for name in VIEW_KEYS} | {"heads": len(view.weights), "data": pack(view.weights)}
             for view in scene.views
         ],
         "initial": {"view": initial_view, "head": initial_head},

@@ -50,9 +50,6 @@ def distance(weights: npt.ArrayLike, queries: npt.ArrayLike | None = None, keys:
 def layer_weights(records: Mapping[str, AttentionRecord], stack: str = "encoder") -> list[Floats]:
     """Return the self-attention weights of a stack's layers in order, (B, H, T, T) each.
 
-    Args:
-        stack: Name of the stack in the model.
-
     Raises:
         KeyError: No self-attention of this stack was recorded.
     """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from regard.errors import UserError
 from regard.inspection.scene import Scene
-from regard.runtime import replace_file
+from regard.runtime import replace_text_file
 
 FORMATS = (".html", ".png", ".svg")
 
@@ -22,15 +22,12 @@ def check_output(out: Path) -> None:
 def save_scene(scene: Scene, out: Path) -> None:
     """Draw a scene in the format of the file's suffix. An existing file is replaced."""
     check_output(out)
-    with replace_file(out) as temporary:
-        temporary.write_bytes(_render(scene, out))
-
-
-def _render(scene: Scene, out: Path) -> bytes:
     if out.suffix.lower() == ".html":
         from regard.inspection.html import render_page
 
-        return render_page(scene).encode("utf-8")
-    from regard.inspection.figure import render_figure  # importing matplotlib takes a second
+        with replace_text_file(out) as file:
+            file.write(render_page(scene))
+    else:
+        from regard.inspection.figure import save_scene_figure  # importing matplotlib takes a second
 
-    return render_figure(scene, out)
+        save_scene_figure(scene, out)

@@ -47,9 +47,6 @@ def draw_image_attention(
         pixels: The image as the model received it, (height, width, channels).
         patch: Row and column of the patch whose attention is drawn.
         names: Attention modules to draw instead, such as "encoder.3.attention": the mean of their heads, and each head.
-
-    Raises:
-        UserError: The model is neither a ViT nor a Swin, or a patch, attention module or head does not exist.
     """
     if not isinstance(model, ViT | Swin):
         raise UserError("attention can be drawn over images for ViT and Swin only; use regard.probe for other models")

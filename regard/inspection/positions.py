@@ -39,9 +39,6 @@ def encode_positions(encoding: nn.Module, positions: npt.ArrayLike | int) -> Flo
 
     Args:
         positions: (N,), or (N, 2) on a grid; an int means 0 … positions - 1.
-
-    Raises:
-        UserError: The encoding has fewer positions.
     """
     indices = torch.as_tensor(np.arange(positions) if isinstance(positions, int) else np.asarray(positions)).long()
     device = next(iter([*encoding.parameters(), *encoding.buffers()]), torch.empty(0)).device

@@ -97,11 +97,7 @@ class UnknownRecordError(UserError, KeyError):
 
 
 class AttentionRecords(dict[str, AttentionRecord]):
-    """Records by the name of the attention module, in the order of the calls.
-
-    Args:
-        probed: Names of the modules that are recorded.
-    """
+    """Records by the name of the attention module, in the order of the calls; `probed` are the names of all."""
 
     def __init__(self, probed: Collection[str]) -> None:
         super().__init__()
@@ -159,11 +155,7 @@ def probe(
 
 
 def find_attentions(model: nn.Module, names: Collection[str] | None = None) -> dict[str, Attention]:
-    """Return the attention modules with the given names, such as "decoder.3.cross", in model order. Defaults to all.
-
-    Raises:
-        UserError: The model has no attention module of this name.
-    """
+    """Return the attention modules with the given names, such as "decoder.3.cross", in model order. Defaults to all."""
     found = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
     if names is None:
         return found

@@ -48,9 +48,6 @@ def record_translation(
         target: Tokens of the translation, read with teacher forcing. None translates the sentence first.
             Non-autoregressive models ignore this and always translate.
         names: Attention modules, such as "decoder.3.cross". Defaults to all.
-
-    Raises:
-        UserError: The sentence is blank, a token is not in the vocabulary, or an attention module does not exist.
     """
     check_not_blank(sentence)
     is_nat = isinstance(translator.model, NATransformer)
@@ -74,9 +71,6 @@ def translation_scene(
     Args:
         translator: A `Translator`; of an ensemble, the first model is shown.
         names: Attention modules, such as "decoder.3.cross". Defaults to all.
-
-    Raises:
-        UserError: The sentence is blank, or an attention module does not exist.
     """
     check_not_blank(sentence)
     is_nat = isinstance(translator.model, NATransformer)

@@ -69,9 +69,6 @@ def draw_peaks(
         view1, view2: Pixels between 0 and 1, (1, 3, H, W).
         names: Cross-attention modules to choose from. Defaults to all.
         patch: Row and column of the only patch whose match is drawn. Defaults to those with the highest weights.
-
-    Raises:
-        UserError: A patch or cross-attention module does not exist.
     """
     rows, columns = model.patch_embedding.grid(view1)
     check_patch(patch, (rows, columns))

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from regard.data.text.languages import has_spaces, language_name
-from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.data.text.tokenizer import SPACE_MARK, is_unspaced
+from regard.data.text.subwords import SPACE_MARK
+from regard.data.text.tokenizer import SentencePieceTokenizer, is_unspaced
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
@@ -72,11 +72,7 @@ class ArgosPackage:
 def export_argos(
     translator: Translator, folder: Path, sources: Sequence[Tokens], quantization: str | None
 ) -> list[str]:
-    """Write and verify a package, and return a summary of the verification.
-
-    Raises:
-        UserError: Argos Translate does not support the model, its tokenizer or its languages, or results differ.
-    """
+    """Write and verify a package, and return a summary of the verification."""
     if len(translator.models) > 1:
         raise UserError("Argos Translate has no ensembles; give one model")
     config = translator.model.config

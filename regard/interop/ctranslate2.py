@@ -6,7 +6,7 @@ is that of the regard tokenizer.
 
 import copy
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,8 +27,7 @@ POSITIONS = 2048
 UNKNOWN = "<unk>"
 
 Engine = Literal["regard", "ctranslate2"]
-Quantization = Literal["float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16"]
-QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
+QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16", "int8_float16")
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH"}
 
@@ -69,9 +68,6 @@ def export_ctranslate2(
     """Write and verify the files, and return a summary of the verification.
 
     Float32 weights must give the same results. The differences of quantised weights are only reported.
-
-    Raises:
-        UserError: CTranslate2 does not support the model, or its results differ.
     """
     save_ctranslate2(translator, folder, quantization or "float32")
     if quantization in (None, "float32"):
@@ -83,9 +79,7 @@ def export_ctranslate2(
     return [summary, quantised.quantised_summary]
 
 
-def save_ctranslate2(
-    translator: Translator, folder: Path, quantization: str = "float32", metadata: Mapping[str, Any] | None = None
-) -> None:
+def save_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> None:
     """Write the files of the engine and the tokenizer to an existing folder, for `Translator.load`."""
     if len(translator.models) > 1:
         raise UserError("CTranslate2 has no ensembles; give one model")
@@ -93,7 +87,7 @@ def save_ctranslate2(
     files = {path.name: describe_file(path) for path in engine_files(folder)}
     translator.vocabularies.save(folder)
     values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
-    save_config(folder / FOREIGN_CONFIG, translator.model, values | dict(metadata or {}))
+    save_config(folder / FOREIGN_CONFIG, translator.model, values)
 
 
 def to_ctranslate2(

@@ -67,11 +67,7 @@ class GraphFormat:
     description: str
 
     def export_translator(self, translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
-        """Write and verify the encoder and the decoder step, with the tokenizer and regard.json.
-
-        Raises:
-            UserError: The model cannot be exported, or the outputs of the exported graphs differ.
-        """
+        """Write and verify the encoder and the decoder step, with the tokenizer and regard.json."""
         for name, spec in translation_graphs(translator).items():
             self.save(spec, self._path(folder, name))
         _save_metadata(translator, folder)
@@ -80,11 +76,7 @@ class GraphFormat:
         return [f"{self.description}, {agreement}"]
 
     def export_classifier(self, classifier: Classifier, folder: Path) -> list[str]:
-        """Write and verify a graph from images to logits, with the preprocessing and class names in regard.json.
-
-        Raises:
-            UserError: The outputs of the exported graph differ.
-        """
+        """Write and verify a graph from images to logits, with the preprocessing and class names in regard.json."""
         path = self._path(folder, IMAGE_MODEL)
         self.save(image_graph(classifier), path)
         write_json(folder / METADATA_FILE, {IMAGES: classifier.preprocessing.model_dump(mode="json")})

@@ -7,31 +7,27 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.interop.renaming import Names, import_tensors, rename_keys
+from regard.interop.renaming import Block, Names, block_names, import_tensors, rename_keys
 from regard.models.bert import BertConfig
 
 KIND = "bert"
+_BLOCK: Block = {
+    r"attention\.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    r"attention\.out": "attention.output.dense",
+    r"norm1": "attention.output.LayerNorm",
+    r"feed_forward\.inner": "intermediate.dense",
+    r"feed_forward\.outer": "output.dense",
+    r"norm2": "output.LayerNorm",
+}
 _NAMES: Names = {
     "token_embedding": "embeddings.word_embeddings.weight",
     r"positions\.": "embeddings.position_embeddings.",
     "segment_embedding": "embeddings.token_type_embeddings.weight",
     r"norm\.": "embeddings.LayerNorm.",
-    **{
-        rf"encoder\.(\d+)\.{name}": tuple(rf"encoder.layer.\1.{part}" for part in parts)
-        for name, parts in {
-            r"attention\.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-            r"attention\.out": ("attention.output.dense",),
-            r"norm1": ("attention.output.LayerNorm",),
-            r"feed_forward\.inner": ("intermediate.dense",),
-            r"feed_forward\.outer": ("output.dense",),
-            r"norm2": ("output.LayerNorm",),
-        }.items()
-    },
+    **block_names(r"encoder\.(\d+)\.", r"encoder.layer.\1.", _BLOCK),
 }
 _IGNORED = (r"pooler\.", r"cls\.", r"classifier\.", r"qa_outputs\.", r"embeddings\.position_ids$")
 _ACTIVATIONS = ("gelu", "relu", "silu")
-
-
 _CONFIG = {
     "vocab": "vocab_size",
     "width": "hidden_size",

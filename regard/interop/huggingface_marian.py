@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.attention.positions import sinusoid
 from regard.errors import UserError
-from regard.interop.renaming import Names, export_tensors, import_tensors, rename_keys
+from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors, rename_keys
 from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
 
 EPS = 1e-5
@@ -32,7 +32,7 @@ CLASSES: dict[Kind, str] = {
     "blenderbot": "BlenderbotForConditionalGeneration",
 }
 
-_BLOCK: dict[str, str | tuple[str, ...]] = {
+_BLOCK: Block = {
     r"norm1": "self_attn_layer_norm",
     r"attention\.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     r"attention\.out": "self_attn.out_proj",
@@ -46,7 +46,7 @@ _DECODER_BLOCK = _BLOCK | {
     r"cross\.out": "encoder_attn.out_proj",
     r"norm3": "final_layer_norm",
 }
-_STACK = {
+_NAMES: Names = {
     r"source_embedding\.positions": "model.encoder.embed_positions",
     r"source_embedding": "model.encoder.embed_tokens",
     r"target_embedding\.positions": "model.decoder.embed_positions",
@@ -55,30 +55,15 @@ _STACK = {
     r"decoder_norm": "model.decoder.layer_norm",
     r"output_bias": "final_logits_bias",
     r"output": "lm_head.weight",
+    **block_names(r"encoder\.(\d+)\.", r"model.encoder.layers.\1.", _ENCODER_BLOCK),
+    **block_names(r"decoder\.(\d+)\.", r"model.decoder.layers.\1.", _DECODER_BLOCK),
 }
-_NAMES: Names = {
-    **_STACK,
-    **{
-        rf"{stack}\.(\d+)\.{name}": tuple(
-            rf"model.{stack}.layers.\1.{part}" for part in ((parts,) if isinstance(parts, str) else parts)
-        )
-        for stack, block in (("encoder", _ENCODER_BLOCK), ("decoder", _DECODER_BLOCK))
-        for name, parts in block.items()
-    },
-}
-_SHARED, _SOURCE, _TARGET, _OUTPUT = (
-    "model.shared.weight",
-    "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight",
-    "lm_head.weight",
-)
-_BIAS = "final_logits_bias"
+_SHARED, _OUTPUT, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _FEATURES_LAST = re.compile(r"(qkv|inner)\.weight$|^(source|target)_embedding\.|^output$")
 _FEATURES_FIRST = re.compile(r"(out|outer)\.(weight|bias)$|norm\d?\.(weight|bias)$")
 """Parameters whose last or first dimension is the width of the residual stream."""
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-
-
 _CONFIG = {
     "source_vocab": "vocab_size",
     "width": "d_model",
@@ -94,11 +79,7 @@ _CONFIG = {
 
 
 def choose_kind(config: EncoderDecoderConfig) -> Kind:
-    """Return the kind of model that a config corresponds to.
-
-    Raises:
-        UserError: transformers has no such model.
-    """
+    """Return the kind of model that a config corresponds to, if transformers has one."""
     models = "translation models of transformers"
     if not isinstance(config, TransformerConfig):
         raise UserError("transformers has no non-autoregressive translation model")

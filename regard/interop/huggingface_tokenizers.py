@@ -1,15 +1,20 @@
 """Tokenizer files of transformers: regard's own as a fast tokenizer, WordPiece of BERT, SentencePiece of Marian."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
-from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
-from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, check_subword_prefix, same_normaliser
+from regard.data.text.tokenizer import (
+    LEADING_SPACE,
+    SentencePieceTokenizer,
+    Tokenizer,
+    check_ids,
+    check_subword_prefix,
+    same_normaliser,
+)
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.files import MissingFileError, one_line, read_bytes, read_text
@@ -60,13 +65,7 @@ def from_fast_tokenizer(folder: Path) -> Tokenizer:
     state = json.loads(backend.to_str())
     state["post_processor"] = state["decoder"] = None
     state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in Tokenizer.SPECIAL_TOKENS]
-    with tempfile.TemporaryDirectory() as temporary:
-        converted = Path(temporary) / FAST_TOKENIZER
-        converted.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
-        try:
-            return Tokenizer.load(converted)
-        except UserError as error:
-            raise UserError(str(error).replace(str(converted), str(path))) from None
+    return Tokenizer.parse(json.dumps(state, ensure_ascii=False), path)
 
 
 def read_wordpiece(folder: Path) -> WordPieceTokenizer:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.data.text.tokenizer import SentencePieceTokenizer
 from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.huggingface_marian import CLASSES, choose_kind, describe_marian, to_marian
@@ -26,11 +26,7 @@ _DERIVED = ("embed_positions.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 def build_huggingface(translator: Translator) -> Any:
-    """Build the transformers model with a translator's weights.
-
-    Raises:
-        UserError: transformers has no such model, or is not installed.
-    """
+    """Build the transformers model with a translator's weights."""
     if len(translator.models) > 1:
         raise UserError("transformers has no ensembles of translation models; give one model")
     config = translator.model.config
@@ -60,11 +56,7 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
 
 
 def export_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
-    """Write and verify a folder that transformers loads as a translation model, with its tokenizer.
-
-    Raises:
-        UserError: transformers has no such model, or its results or tokenisation differ.
-    """
+    """Write and verify a folder that transformers loads as a translation model, with its tokenizer."""
     built = build_huggingface(translator)
     with hide_progress_bars():
         built.save_pretrained(folder)

@@ -13,14 +13,14 @@ from torch import Tensor
 from regard.errors import UserError
 from regard.interop.files import write_json
 from regard.interop.huggingface_translation import hide_progress_bars
-from regard.interop.renaming import Names, Template, export_tensors, import_tensors, rename_keys
+from regard.interop.renaming import Block, Names, Template, block_names, export_tensors, import_tensors, rename_keys
 from regard.interop.verification import compare_images
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import Classifier
 from regard.runtime import import_optional
 
-_BLOCK: dict[str, str | tuple[str, ...]] = {
+_BLOCK: Block = {
     r"norm1": "layernorm_before",
     r"attention\.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
     r"attention\.out": "attention.o_proj",
@@ -29,13 +29,6 @@ _BLOCK: dict[str, str | tuple[str, ...]] = {
     r"feed_forward\.inner": "mlp.fc1",
     r"feed_forward\.outer": "mlp.fc2",
 }
-
-
-def _block_names(prefix: str, foreign_prefix: str) -> dict[str, Template | tuple[Template, ...]]:
-    return {
-        f"{prefix}{name}": tuple(f"{foreign_prefix}{part}" for part in ((parts,) if isinstance(parts, str) else parts))
-        for name, parts in _BLOCK.items()
-    }
 
 
 def _previous_stage(part: str) -> Template:
@@ -47,7 +40,7 @@ _VIT: Names = {
     "class_token": "embeddings.cls_token",
     "positions": "embeddings.position_embeddings",
     r"patches(?=\.(weight|bias)$)": "embeddings.patch_embeddings.projection",
-    **_block_names(r"encoder\.(\d+)\.", r"layers.\1."),
+    **block_names(r"encoder\.(\d+)\.", r"layers.\1.", _BLOCK),
     "norm": "layernorm",
     "head": "classifier",
 }
@@ -56,10 +49,11 @@ _SWIN: Names = {
     "patch_norm": "embeddings.norm",
     r"stages\.(\d+)\.merge\.norm": _previous_stage("norm"),
     r"stages\.(\d+)\.merge\.linear": _previous_stage("reduction"),
-    **_block_names(r"stages\.(\d+)\.blocks\.(\d+)\.", r"encoder.layers.\1.blocks.\2."),
+    **block_names(r"stages\.(\d+)\.blocks\.(\d+)\.", r"encoder.layers.\1.blocks.\2.", _BLOCK),
     "norm": "layernorm",
     "head": "classifier",
 }
+_NAMES = {"vit": _VIT, "swin": _SWIN}
 _RELEASE_4 = {
     r"^encoder\.layer\.": "layers.",
     r"\.attention\.(attention|self)\.(q)uery\.": r".attention.\2_proj.",
@@ -74,29 +68,26 @@ _RELEASE_4 = {
 }
 _PREFIX = re.compile(r"^(vit|swin)\.")
 _IGNORED = (r"pooler\.", r".*relative_position_index$")
-_VIT_CONFIG = {
+_CONFIG = {
+    "image": "image_size",
+    "patch": "patch_size",
+    "channels": "num_channels",
+    "norm_eps": "layer_norm_eps",
+    "qkv_bias": "qkv_bias",
+}
+_VIT_CONFIG = _CONFIG | {
     "width": "hidden_size",
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "hidden": "intermediate_size",
-    "image": "image_size",
-    "patch": "patch_size",
-    "channels": "num_channels",
     "activation": "hidden_act",
-    "norm_eps": "layer_norm_eps",
-    "qkv_bias": "qkv_bias",
 }
-_SWIN_CONFIG = {
+_SWIN_CONFIG = _CONFIG | {
     "width": "embed_dim",
     "layers": "depths",
     "heads": "num_heads",
     "window": "window_size",
-    "image": "image_size",
-    "patch": "patch_size",
-    "channels": "num_channels",
-    "norm_eps": "layer_norm_eps",
     "expansion": "mlp_ratio",
-    "qkv_bias": "qkv_bias",
 }
 _VIT_FIXED = {"stem": "patches", "pooling": "class", "positions": "learned", "registers": 0, "layer_scale": None}
 """Values of a ViTConfig that the ViT of transformers has always."""
@@ -109,12 +100,12 @@ def from_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConf
     """
     renamed = {_release_5_name(name): tensor for name, tensor in tensors.items()}
     ignored = _IGNORED if config.classes else (*_IGNORED, r"classifier\.")
-    return import_tensors(renamed, config, _names(config), "weights of transformers", ignored)
+    return import_tensors(renamed, config, _NAMES[config.kind], "weights of transformers", ignored)
 
 
 def to_huggingface(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
     """Convert a regard state dict to that of `ViTModel` or `SwinModel`, or of the classifier if there are classes."""
-    exported = export_tensors(tensors, config, _names(config))
+    exported = export_tensors(tensors, config, _NAMES[config.kind])
     prefix = f"{config.kind}." if config.classes else ""
     return {name if name.startswith("classifier.") else prefix + name: tensor for name, tensor in exported.items()}
 
@@ -152,11 +143,7 @@ def build_huggingface_classifier(classifier: Classifier) -> Any:
 
 
 def export_huggingface_classifier(classifier: Classifier, folder: Path) -> list[str]:
-    """Write and verify a folder that transformers loads as an image classifier, with its processor.
-
-    Raises:
-        UserError: transformers has no such model, or its outputs differ.
-    """
+    """Write and verify a folder that transformers loads as an image classifier, with its processor."""
     built, preprocessing = build_huggingface_classifier(classifier), classifier.preprocessing
     processor = {
         "image_processor_type": "ViTImageProcessor",
@@ -210,10 +197,6 @@ def _check_swin(config: SwinConfig) -> None:
             f"the Swin of transformers pads a grid of {max(sides)} tokens a side before it is shifted, but the "
             f"window_padding of this model is {config.window_padding}"
         )
-
-
-def _names(config: ViTConfig | SwinConfig) -> Names:
-    return _VIT if isinstance(config, ViTConfig) else _SWIN
 
 
 def _release_5_name(name: str) -> str:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data.images.preprocessing import ImagePreprocessing
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError, prefix_errors
 from regard.files import read_text
 from regard.interop.files import read_folder, read_json, read_optional_json, read_tensors

@@ -42,17 +42,14 @@ def _save_onnx(spec: GraphSpec, path: Path) -> None:
 @contextmanager
 def _hide_warnings() -> Iterator[None]:
     """Hides the exporter's messages about optional packages and skipped optimisations."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)
 
 
 ONNX = GraphFormat("onnx", _save_onnx, load_onnx, "in onnxruntime")

@@ -18,6 +18,8 @@ from regard.models.folder import model_on_meta
 Template = str | Callable[[re.Match[str]], str]
 Names = Mapping[str, Template | tuple[Template, ...]]
 """Regular expressions for the beginnings of regard's names, and replacements for them in the other library."""
+Block = dict[str, str | tuple[str, ...]]
+"""Names of the parameters within a block."""
 
 WITHOUT_BATCH = ("class_token", "positions")
 """Parameters that have a leading dimension of 1 in other libraries, but not in regard."""
@@ -26,14 +28,11 @@ WITHOUT_BATCH = ("class_token", "positions")
 def import_tensors(
     tensors: Mapping[str, Tensor], config: Settings, names: Names, where: str, ignored: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Convert another library's tensors to the state dict of a model with this config.
+    """Convert another library's tensors to the state dict of a model with this config; all names and shapes must match.
 
     Args:
         where: Description of the tensors for error messages.
         ignored: Regular expressions for the beginnings of names that regard does not need.
-
-    Raises:
-        UserError: A tensor is missing, unknown or has another shape.
     """
     state_dict: dict[str, Tensor] = {}
     unused = set(tensors)
@@ -79,16 +78,20 @@ def rename_keys(values: Mapping[str, Any], keys: Mapping[str, str], where: str) 
     return {name: values[foreign] for name, foreign in keys.items()}
 
 
+def block_names(prefix: str, foreign_prefix: str, block: Block) -> Names:
+    """Return names for all blocks of a stack, from the names within a block; `prefix` matches the number of a block."""
+    return {
+        prefix + name: tuple(foreign_prefix + part for part in ((parts,) if isinstance(parts, str) else parts))
+        for name, parts in block.items()
+    }
+
+
 def _state_dict_shapes(config: Settings) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model_on_meta(config, "config").state_dict().items()}
 
 
 def map_name(name: str, names: Names) -> tuple[str, ...]:
-    """Return the other library's names of a parameter.
-
-    Raises:
-        UserError: The library has no such parameter.
-    """
+    """Return the other library's names of a parameter."""
     for pattern, templates in names.items():
         if found := re.match(pattern, name):
             several = templates if isinstance(templates, tuple) else (templates,)

@@ -6,8 +6,8 @@ to all texts or to none, a regard tokenizer only in scripts with spaces between 
 
 import json
 
-from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.data.text.tokenizer import SPACE_MARK, Tokenizer
+from regard.data.text.subwords import SPACE_MARK
+from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from regard.errors import UserError
 from regard.runtime import import_optional
 
@@ -20,9 +20,6 @@ def to_sentencepiece(tokenizer: Tokenizer, leading_space: bool = True) -> bytes:
 
     SentencePiece merges the adjacent pair whose result has the highest score. Scored by merge order, this gives the
     same result as BPE merges: each token has a single merge, and no token crosses a word boundary.
-
-    Raises:
-        UserError: The tokenizer is not BPE, or sentencepiece is not installed.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return tokenizer.model

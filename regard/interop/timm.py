@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.interop.renaming import Names, export_tensors, import_tensors
+from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors
 from regard.interop.shapes import count_layers, infer_vit, shape_of
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 
-_BLOCK = {
+_BLOCK: Block = {
     r"norm1": "norm1",
     r"scale1": "ls1.gamma",
     r"attention\.qkv": "attn.qkv",
@@ -26,7 +26,7 @@ _VIT: Names = {
     "class_token": "cls_token",
     "positions": "pos_embed",
     r"patches(?=\.(weight|bias)$)": "patch_embed.proj",
-    **{rf"encoder\.(\d+)\.{name}": rf"blocks.\1.{foreign}" for name, foreign in _BLOCK.items()},
+    **block_names(r"encoder\.(\d+)\.", r"blocks.\1.", _BLOCK),
     "norm": "norm",
     "head": "head",
 }
@@ -35,10 +35,11 @@ _SWIN: Names = {
     "patch_norm": "patch_embed.norm",
     r"stages\.(\d+)\.merge\.norm": r"layers.\1.downsample.norm",
     r"stages\.(\d+)\.merge\.linear": r"layers.\1.downsample.reduction",
-    **{rf"stages\.(\d+)\.blocks\.(\d+)\.{name}": rf"layers.\1.blocks.\2.{foreign}" for name, foreign in _BLOCK.items()},
+    **block_names(r"stages\.(\d+)\.blocks\.(\d+)\.", r"layers.\1.blocks.\2.", _BLOCK),
     "norm": "norm",
     "head": "head.fc",
 }
+_NAMES = {"vit": _VIT, "swin": _SWIN}
 _DERIVED = (r".*\.relative_position_index$", r".*\.attn_mask$")
 """Buffers that older releases of timm saved."""
 _PATCHES = "patch_embed.proj.weight"
@@ -63,16 +64,12 @@ def from_timm(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> 
     The head is dropped if the config has no classes.
     """
     ignored = _DERIVED if config.classes else (*_DERIVED, r"head\.")
-    return import_tensors(tensors, config, _names(config), "weights of timm", ignored)
+    return import_tensors(tensors, config, _NAMES[config.kind], "weights of timm", ignored)
 
 
 def to_timm(tensors: Mapping[str, Tensor], config: ViTConfig | SwinConfig) -> dict[str, Tensor]:
     """Convert a regard state dict to that of the timm model of the same sizes; see `export_tensors`."""
-    return export_tensors(tensors, config, _names(config))
-
-
-def _names(config: ViTConfig | SwinConfig) -> Names:
-    return _VIT if isinstance(config, ViTConfig) else _SWIN
+    return export_tensors(tensors, config, _NAMES[config.kind])
 
 
 def _infer_swin(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

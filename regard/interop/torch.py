@@ -16,12 +16,12 @@ from torch import Tensor
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
-from regard.interop.renaming import Names, import_tensors
-from regard.interop.shapes import count_layers
+from regard.interop.renaming import Block, Names, block_names, import_tensors
+from regard.interop.shapes import count_layers, shape_of
 from regard.models.transformer import TransformerConfig
 
 _IN_PROJ = "encoder.layers.0.self_attn.in_proj_weight"
-_BLOCK = {
+_BLOCK: Block = {
     r"norm1": "norm1",
     r"norm2": "norm2",
     r"attention\.qkv\.": "self_attn.in_proj_",
@@ -29,17 +29,14 @@ _BLOCK = {
     r"feed_forward\.inner": "linear1",
     r"feed_forward\.outer": "linear2",
 }
-_DECODER_BLOCK = {
+_DECODER_BLOCK = _BLOCK | {
     r"cross\.qkv\.": "multihead_attn.in_proj_",
     r"cross\.out": "multihead_attn.out_proj",
     r"norm3": "norm3",
 }
 _NAMES: Names = {
-    **{
-        rf"{stack}\.(\d+)\.{name}": rf"{stack}.layers.\1.{foreign}"
-        for stack, more in (("encoder", {}), ("decoder", _DECODER_BLOCK))
-        for name, foreign in (_BLOCK | more).items()
-    },
+    **block_names(r"encoder\.(\d+)\.", r"encoder.layers.\1.", _BLOCK),
+    **block_names(r"decoder\.(\d+)\.", r"decoder.layers.\1.", _DECODER_BLOCK),
     r"encoder_norm": "encoder.norm",
     r"decoder_norm": "decoder.norm",
     r"source_embedding\.weight": "source",
@@ -68,8 +65,7 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
         values: Keys of the config that cannot be inferred, such as heads, norm and positions.
     """
     inner = _transformer_tensors(tensors)
-    width = _find_matrix(inner, _IN_PROJ, "width").shape[-1]
-    tables = {key: _find_matrix(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
+    tables = {key: _find(tensors, getattr(names, key), key) for key in ("source", "target", "output")}
     if "heads" not in values:
         raise UserError("heads: the number of heads cannot be inferred; give it, for example --set heads=8")
     same_as_target = {key: _is_equal(tables[key], tables["target"]) for key in ("source", "output")}
@@ -78,12 +74,12 @@ def read_torch(tensors: Mapping[str, Tensor], names: Embeddings, values: Mapping
     else:
         tie = "all" if same_as_target["source"] else "target"
     inferred = {
-        "source_vocab": len(tables["source"]),
-        "target_vocab": len(tables["target"]),
-        "width": width,
+        "source_vocab": shape_of(tensors, names.source, 2)[0],
+        "target_vocab": shape_of(tensors, names.target, 2)[0],
+        "width": shape_of(inner, _IN_PROJ, 2)[1],
         "encoder_layers": count_layers(inner, r"encoder\.layers\.(\d{1,9})\."),
         "decoder_layers": count_layers(inner, r"decoder\.layers\.(\d{1,9})\."),
-        "hidden": len(_find_matrix(inner, "encoder.layers.0.linear1.weight", "hidden")),
+        "hidden": shape_of(inner, "encoder.layers.0.linear1.weight", 2)[0],
         "tie": tie,
         "output_bias": names.bias is not None,
         "qkv_bias": _IN_PROJ.replace("weight", "bias") in inner,
@@ -105,11 +101,7 @@ def from_torch(tensors: Mapping[str, Tensor], names: Embeddings, config: Transfo
 
 
 def load_archive(path: Path) -> GraphCall:
-    """Load an archive of torch.export.
-
-    Raises:
-        UserError: It uses operators that are not PyTorch's, so that PyTorch alone cannot run it.
-    """
+    """Load an archive of torch.export, which may only use operators of PyTorch, so that PyTorch alone can run it."""
     program = torch.export.load(path)
     for node in program.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "namespace", "aten") not in _PYTORCH_NAMESPACES:
@@ -151,13 +143,6 @@ def _find(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
     if name not in tensors:
         raise UserError(f"{what}: {unknown_key_message(name, tensors).replace('key', 'tensor')}")
     return tensors[name]
-
-
-def _find_matrix(tensors: Mapping[str, Tensor], name: str, what: str) -> Tensor:
-    tensor = _find(tensors, name, what)
-    if tensor.dim() != 2:
-        raise UserError(f"{what}: {name} has shape {list(tensor.shape)}, but must have two dimensions")
-    return tensor
 
 
 def _is_equal(a: Tensor, b: Tensor) -> bool:

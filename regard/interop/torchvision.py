@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.interop.renaming import Names, export_tensors, import_tensors
+from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors
 from regard.interop.shapes import infer_vit
 from regard.models.vit import ViTConfig
 
-_BLOCK = {
+_BLOCK: Block = {
     r"norm1": "ln_1",
     r"attention\.qkv\.": "self_attention.in_proj_",
     r"attention\.out": "self_attention.out_proj",
@@ -21,7 +21,7 @@ _VIT: Names = {
     "class_token": "class_token",
     "positions": "encoder.pos_embedding",
     r"patches(?=\.(weight|bias)$)": "conv_proj",
-    **{rf"encoder\.(\d+)\.{name}": rf"encoder.layers.encoder_layer_\1.{foreign}" for name, foreign in _BLOCK.items()},
+    **block_names(r"encoder\.(\d+)\.", r"encoder.layers.encoder_layer_\1.", _BLOCK),
     "norm": "encoder.ln",
     "head": "heads.head",
 }

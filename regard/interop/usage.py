@@ -6,8 +6,7 @@ The programs are templates in `snippets/`; their placeholders are file names, la
 from pathlib import Path
 from string import Template
 
-from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.data.text.vocabularies import JOINT_FILE, SOURCE_FILE, TARGET_FILE
+from regard.data.text.tokenizer import JOINT_FILE, SOURCE_FILE, TARGET_FILE, SentencePieceTokenizer
 from regard.interop.huggingface_translation import TARGET_TOKENIZER
 from regard.pipelines.translator import Translator
 

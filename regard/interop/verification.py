@@ -98,9 +98,6 @@ def sample_sources(
     Args:
         count: Number of sentences to sample if no texts are given.
         longest: Maximum number of tokens of a text, END included.
-
-    Raises:
-        UserError: All texts are blank, or a text is too long.
     """
     config = translator.model.config
     if texts is not None:
@@ -194,11 +191,7 @@ def longest_input(config: EncoderDecoderConfig, sinusoidal_positions: int) -> in
 
 
 def compare_images(model: Any, external: Callable[[Tensor], Tensor], what: str) -> str:
-    """Compare the logits of two image models on random images, and return a summary.
-
-    Raises:
-        UserError: They differ by more than `TOLERANCE`.
-    """
+    """Compare the logits of two image models on random images, and return a summary; see `TOLERANCE`."""
     config, differences = model.config, []
     for batch in IMAGE_BATCHES:
         images = torch.randn(batch, config.channels, *config.image, generator=torch.Generator().manual_seed(batch))

@@ -24,7 +24,7 @@ from regard.attention.positions import grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings, Size
 from regard.layers import FeedForward, ImageModel, PatchEmbedding, ResidualBlock, drop_path_rates, make_head
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
 
@@ -214,7 +214,7 @@ class SwinBlock(ResidualBlock):
         self.scale1 = self.scale2 = None
 
     def forward(self, x: Tensor, windows: "Windows", mask: Mask) -> Tensor:
-        if fused.applies(self, x):
+        if dispatch.fused_block_applies(self, x):
             return fused.swin_block(self, x, windows, mask)
         y = windows.join(self.attention(windows.split(self.norm1(x)), mask=mask))
         x = x + self.branch(y, self.scale1)

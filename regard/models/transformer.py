@@ -13,15 +13,14 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues, Kind
+from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
-from regard.ops.fused import cpu_decode_step
 from regard.ops.linear import PrepackedWeights, linear
 
 
@@ -148,7 +147,7 @@ class Embedding(nn.Module):
             longest: Upper bound of the positions, known without reading the tensor.
             dtype: dtype of the result; that of the weight by default.
         """
-        if fused.embedding_applies(self, tokens):
+        if dispatch.fused_embedding_applies(self, tokens):
             return fused.embedding(self, tokens, positions, longest, dtype)
         x = F.embedding(tokens, self.weight) * self.scale
         if self.positions is not None:
@@ -292,24 +291,18 @@ class EncoderDecoder(Model):
 
     def _encoder_block(self) -> EncoderBlock:
         c = self.config
-        return EncoderBlock(self._self_attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
+        return EncoderBlock(self._attention(), self._feed_forward(), c.norm, c.dropout, c.norm_eps)
 
     def _decoder_block(self) -> DecoderBlock:
         c = self.config
-        attention, cross, feed_forward = self._self_attention(), self._cross_attention(), self._feed_forward()
+        attention, cross, feed_forward = self._attention(), self._attention(cross=True), self._feed_forward()
         return DecoderBlock(attention, cross, feed_forward, c.norm, c.dropout, c.norm_eps)
 
-    def _self_attention(self) -> Attention:
-        c = self.config
-        rotary = Rotary(c.width // c.heads) if c.positions == "rotary" else None
-        return self._attention(c.attention.build(c.heads, c.width // c.heads, c.qk_scale), rotary)
-
-    def _cross_attention(self) -> Attention:
-        # Positions of source and target are not comparable, so cross-attention is neither rotary nor local.
-        return self._attention(Full(self.config.qk_scale))
-
-    def _attention(self, kind: Kind, rotary: Rotary | None = None) -> Attention:
-        c = self.config
+    def _attention(self, cross: bool = False) -> Attention:
+        """Build an attention; positions of source and target are not comparable, so `cross` is not rotary or local."""
+        c, D = self.config, self.config.width // self.config.heads
+        rotary = Rotary(D) if c.positions == "rotary" and not cross else None
+        kind = Full(c.qk_scale) if cross else c.attention.build(c.heads, D, c.qk_scale)
         return Attention(
             c.width, c.heads, qkv_bias=c.qkv_bias, attention_dropout=c.attention_dropout, rotary=rotary, kind=kind
         )
@@ -350,18 +343,12 @@ class Transformer(EncoderDecoder):
         return self._decode(x, encoder_output, mask, source_mask, positions)
 
     def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
-        """Return the state from which `step` decodes, with `beam_width` hypotheses per sentence.
-
-        Args:
-            encoder_output: Output of `encode`, (B, S, W).
-            layout: Layout of the encoder output.
-            beam_width: Number of hypotheses per sentence, K.
-        """
+        """Return the state from which `step` decodes an encoder output, with `beam_width` hypotheses per sentence."""
         blocks = [cast(DecoderBlock, block) for block in self.decoder]
         # Contiguous copies: every step reads all keys and values of a head.
         source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]
         caches = [block.attention.start_cache(beam_width) for block in blocks]
-        return DecoderState(cpu_decode_step.fuse(blocks), source, Mask(keys=layout), caches, beam_width)
+        return DecoderState(blocks, source, Mask(keys=layout), caches, beam_width)
 
     def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each of K hypotheses per sentence; return the logits of the next tokens, (B, K, V)."""

@@ -31,7 +31,7 @@ from regard.layers import (
     gather_tokens,
     make_head,
 )
-from regard.ops import fused
+from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
 from regard.ops.norm_gelu import conv_norm_gelu
@@ -191,7 +191,7 @@ class ViT(ImageModel):
         """Return the features of each image, (B, W)."""
         c = self.config
         one_token = c.pooling == "class" and c.attention.kind == "full" and c.layers > 0
-        if one_token and fused.class_token_applies(self.encoder):
+        if one_token and dispatch.class_token_block_applies(self.encoder):
             return self.pool(self._encode_class_token(images))
         return self.pool(self.tokens(images))
 

@@ -20,13 +20,10 @@ NOISE = 0.01
 
 @torch.no_grad()
 def copy_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: str, prefixes: Sequence[str] = ("",)) -> None:
-    """Copy the tensors whose names have one of the prefixes into a model.
+    """Copy the tensors whose names have one of the prefixes into a model; all tensors by default.
 
-    Args:
-        model: The model, which may be of another class if the names of its tensors are the same.
-        tensors: Tensors by name.
-        where: Origin of the tensors, for errors.
-        prefixes: Prefixes of names; all tensors by default.
+    The model may be of another class than that of the tensors if the names are the same. Errors state their origin,
+    `where`.
     """
     own = {name: tensor for name, tensor in unique_tensors(model).items() if name.startswith(tuple(prefixes))}
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(tuple(prefixes))}

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.ops import dispatch
 from regard.ops.dispatch import multiprocessors, on_device, tile_rows
-from regard.ops.dropout import draw_seed, drop_threshold, kernel_drop_mask
+from regard.ops.dropout import draw_seed, drop_threshold
 from regard.ops.linear_backward import sum_partials
 
 TILE, WARPS = 1024, 2
@@ -54,7 +54,7 @@ def sum_and_norm(
     scales: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return x + scales · dropout(update + update_bias) and its LayerNorm, for training.
+    """Return x + scales · dropout(update + update_bias) and its LayerNorm by kernel, for training.
 
     The backward pass returns newly allocated gradients of x and the update, which the caller may overwrite.
 
@@ -70,14 +70,20 @@ def sum_and_norm(
     seed = draw_seed(x.device) if dropout else None
     W = x.shape[-1]
     rows = x.reshape(-1, W), None if update is None else update.reshape(-1, W)
-    options = _Options(norm.eps, dropout, dispatch.matmul_dtype(x) if dtype is None else dtype)
-    total, y = _SumAndNorm.apply(  # type: ignore[no-untyped-call]
-        *rows, update_bias, norm.weight, norm.bias, seed, scales, options
-    )
+    dtype = dispatch.matmul_dtype(x) if dtype is None else dtype
+    arguments = _Arguments(*rows, update_bias, norm.weight, norm.bias, seed, scales, norm.eps, dropout, dtype)
+    total, y = _SumAndNorm.apply(*arguments)  # type: ignore[no-untyped-call]
     return total.view(x.shape), y.view(x.shape)
 
 
-class _Options(NamedTuple):
+class _Arguments(NamedTuple):
+    x: Tensor
+    update: Tensor | None
+    update_bias: Tensor | None
+    weight: Tensor
+    bias: Tensor
+    seed: Tensor | None
+    scales: Tensor | None
     eps: float
     dropout: float
     dtype: torch.dtype
@@ -85,24 +91,14 @@ class _Options(NamedTuple):
 
 class _SumAndNorm(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        update: Tensor | None,
-        update_bias: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        seed: Tensor | None,
-        scales: Tensor | None,
-        options: _Options,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        compute = _forward_kernel if dispatch.kernels_apply(x) else _forward_reference
-        total, y, statistics = compute(x, update, update_bias, weight, bias, seed, scales, options)
-        ctx.save_for_backward(total, statistics, weight, seed, scales)
-        ctx.dropout = options.dropout
-        ctx.update_dtype = None if update is None else update.dtype
-        ctx.update_bias_dtype = None if update_bias is None else update_bias.dtype
+        a = _Arguments(*arguments)
+        total, y, statistics = _run_forward_kernel(a)
+        ctx.save_for_backward(total, statistics, a.weight, a.seed, a.scales)
+        ctx.dropout = a.dropout
+        ctx.update_dtype = None if a.update is None else a.update.dtype
+        ctx.update_bias_dtype = None if a.update_bias is None else a.update_bias.dtype
         return total, y
 
     @staticmethod
@@ -111,41 +107,31 @@ class _SumAndNorm(torch.autograd.Function):
         total, _, weight, _, _ = ctx.saved_tensors
         grad = torch.zeros_like(total) if grad is None else grad.contiguous()
         total_grad = None if total_grad is None else total_grad.contiguous()
-        compute = _backward_kernel if dispatch.kernels_apply(total) else _backward_reference
-        dx, dupdate, dweight, dbias, *dupdate_bias = compute(ctx, total_grad, grad)
+        dx, dupdate, dweight, dbias, *dupdate_bias = _run_backward_kernel(ctx, total_grad, grad)
         of_update_bias = dupdate_bias[0].to(ctx.update_bias_dtype) if dupdate_bias else None
-        return dx, dupdate, of_update_bias, dweight.to(weight.dtype), dbias.to(weight.dtype), None, None, None
+        return dx, dupdate, of_update_bias, dweight.to(weight.dtype), dbias.to(weight.dtype), *(None,) * 5
 
 
-def _forward_kernel(
-    x: Tensor,
-    update: Tensor | None,
-    update_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    seed: Tensor | None,
-    scales: Tensor | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _run_forward_kernel(a: _Arguments) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sum, its norm, and mean and 1/deviation of its rows, (2, N)."""
     from regard.ops.triton import add_norm as kernels
 
-    x, update = x.contiguous(), None if update is None else update.contiguous()
+    x, update = a.x.contiguous(), None if a.update is None else a.update.contiguous()
     N, W = x.shape
-    y, total = torch.empty_like(x, dtype=options.dtype), x if update is None else torch.empty_like(x)
+    y, total = torch.empty_like(x, dtype=a.dtype), x if update is None else torch.empty_like(x)
     statistics = x.new_empty(2, N, dtype=torch.float32)
     tile = tile_rows(W, TILE, WARPS)
     with on_device(x):
         kernels.add_norm[(-(-N // tile["R"]),)](
-            x, update, update_bias, weight, bias, seed, scales, y, total, statistics,
-            N, _rows_per_scale(N, scales), options.eps, drop_threshold(options.dropout), 1 / (1 - options.dropout),
-            ADD=update is not None, ADD_BIAS=update_bias is not None, DROP=options.dropout > 0,
-            SCALE=scales is not None, **tile,
+            x, update, a.update_bias, a.weight, a.bias, a.seed, a.scales, y, total, statistics,
+            N, _rows_per_scale(N, a.scales), a.eps, drop_threshold(a.dropout), 1 / (1 - a.dropout),
+            ADD=update is not None, ADD_BIAS=a.update_bias is not None, DROP=a.dropout > 0,
+            SCALE=a.scales is not None, **tile,
         )  # fmt: skip
     return total, y, statistics
 
 
-def _backward_kernel(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple[Any, ...]:
+def _run_backward_kernel(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients of x, the update, weight, bias and, if there is one, the update's bias."""
     from regard.ops.triton import add_norm as kernels
 
@@ -164,46 +150,6 @@ def _backward_kernel(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple
             SCALE=scales is not None, **tile,
         )  # fmt: skip
     return dx, dupdate, *sum_partials(partials.flatten(1)).view(-1, W).unbind()
-
-
-def _forward_reference(
-    x: Tensor,
-    update: Tensor | None,
-    update_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    seed: Tensor | None,
-    scales: Tensor | None,
-    options: _Options,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The formula of `_forward_kernel`."""
-    total = x
-    if update is not None:
-        update = update if update_bias is None else update + update_bias
-        total = (x + _drop_and_scale(update, seed, scales, options.dropout)).to(x.dtype)
-    y, mean, rstd = torch.native_layer_norm(total, [x.shape[-1]], weight, bias, options.eps)
-    return total, y.to(options.dtype), torch.stack((mean[:, 0], rstd[:, 0]))
-
-
-def _backward_reference(ctx: Any, total_grad: Tensor | None, grad: Tensor) -> tuple[Any, ...]:
-    """The formula of `_backward_kernel`."""
-    total, (mean, rstd), weight, seed, scales = ctx.saved_tensors
-    normalised = (total - mean[:, None]) * rstd[:, None]
-    g = grad * weight
-    d = (g - normalised * (g * normalised).mean(1, keepdim=True) - g.mean(1, keepdim=True)) * rstd[:, None]
-    dx = d if total_grad is None else d + total_grad
-    gradients = (grad * normalised).sum(0), grad.sum(0)
-    if ctx.update_dtype is None:
-        return dx, None, *gradients
-    dupdate = _drop_and_scale(dx.clone(), seed, scales, ctx.dropout)
-    return dx, dupdate.to(ctx.update_dtype), *gradients, *([] if ctx.update_bias_dtype is None else [dupdate.sum(0)])
-
-
-def _drop_and_scale(x: Tensor, seed: Tensor | None, scales: Tensor | None, dropout: float) -> Tensor:
-    if seed is not None:
-        dropped = kernel_drop_mask(seed, 1, len(x), x.shape[1], dropout)[0]
-        x = torch.where(dropped, 0, x / (1 - dropout))
-    return x if scales is None else x * scales.repeat_interleave(_rows_per_scale(len(x), scales))[:, None]
 
 
 def _rows_per_scale(rows: int, scales: Tensor | None) -> int:

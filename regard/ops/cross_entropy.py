@@ -7,7 +7,6 @@ with the loss; the backward pass only multiplies them by the gradient of the los
 Shapes: N rows, W width, V vocabulary.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -37,27 +36,13 @@ _MINUS_INFINITY = {torch.bfloat16: 0xFF80FF80 - 2**32, torch.float16: 0xFC00FC00
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Return the sum of the cross-entropies of x @ weightᵀ + bias, in float32 or better.
+    """Return the sum of the cross-entropies of x @ weightᵀ + bias, (N, V), in float32 or better.
 
-    Args:
-        x: Features, (N, W).
-        weight: Output weight, (V, W).
-        bias: Output bias, (V,).
-        labels: Labels, (N,). Rows with the label IGNORE_INDEX are ignored.
-        smoothing: Label smoothing.
+    Rows with the label IGNORE_INDEX are ignored.
     """
     backward = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     loss: Tensor = _linear_cross_entropy(x, weight, bias, labels, smoothing, matmul_dtype(x), backward)[0]
     return loss
-
-
-def linear_cross_entropy_reference(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
-) -> Tensor:
-    """The formula of `linear_cross_entropy`, with all logits at once."""
-    logits = F.linear(x, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, label_smoothing=smoothing, reduction="sum")
 
 
 def _forward(
@@ -94,24 +79,12 @@ def chunk_rows(rows: int, vocabulary: int) -> int:
 
 def accumulate_matmul_(total: Tensor, a: Tensor, b: Tensor, first: bool) -> None:
     """Add a @ b to a total in float32 or better; the first product overwrites it."""
-    if not a.is_cuda or a.dtype == total.dtype or not _mm_supports_out_dtype(a.dtype, a.device):
+    if not a.is_cuda or a.dtype == total.dtype:
         _accumulate_(total, a @ b, first)
     elif first:
         torch.mm(a, b, out_dtype=total.dtype, out=total)
     else:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
-
-
-@cache
-def _mm_supports_out_dtype(dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether this version of PyTorch adds a half-precision matmul to a float32 tensor."""
-    a, total = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
-    try:
-        torch.mm(a, a, out_dtype=total.dtype, out=total)
-        torch.addmm(total, a, a, out_dtype=total.dtype, out=total)
-    except (RuntimeError, TypeError):
-        return False
-    return True
 
 
 def _accumulate_(total: Tensor, x: Tensor, first: bool) -> None:

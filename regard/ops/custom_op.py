@@ -76,9 +76,6 @@ class AttentionOp:
     def _compiled_backward(self, ctx: Any, grad: Tensor, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
         return self._input_gradients(ctx, self._backward_op(grad, *ctx.saved_tensors, *ctx.numbers))
 
-    def _eager_backward(self, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return self._input_gradients(ctx, self.backward(grad, *ctx.saved_tensors, *ctx.numbers))
-
     def _input_gradients(self, ctx: Any, grads: list[Tensor]) -> tuple[Tensor | None, ...]:
         return (*self.split(grads), *(None,) * (self.tensors + len(ctx.numbers)))
 
@@ -94,7 +91,7 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.op._eager_backward(ctx, grad)
+        return None, *ctx.op._input_gradients(ctx, ctx.op.backward(grad, *ctx.saved_tensors, *ctx.numbers))
 
 
 def _on_device_of_first(launch: Callable[..., Result]) -> Callable[..., Result]:

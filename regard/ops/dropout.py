@@ -50,16 +50,3 @@ def draw_seed(device: torch.device) -> Tensor:
 def drop_threshold(p: float) -> int:
     """Return the number below which a random 24-bit integer means "drop"."""
     return round(p * KERNEL_LEVELS)
-
-
-def kernel_drop_mask(seed: Tensor, heads: int, rows: int, columns: int, p: float) -> Tensor:
-    """Return which elements kernels drop for a seed, (heads, rows, columns): a reference for tests."""
-    row = torch.arange(heads * rows, device=seed.device).view(heads, rows, 1)
-    column = torch.arange(columns, device=seed.device)
-    return (_hash((_hash(row ^ seed) + column * 0x9E3779B9) & 0xFFFFFFFF) >> 8) < drop_threshold(p)
-
-
-def _hash(x: Tensor) -> Tensor:
-    x = (x ^ (x >> 16)) * 0x7FEB352D & 0xFFFFFFFF
-    x = (x ^ (x >> 15)) * 0x846CA68B & 0xFFFFFFFF
-    return x ^ (x >> 16)

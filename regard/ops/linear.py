@@ -69,14 +69,10 @@ def linear(
     half_copy: WeightAndBias | None = None,
     prepacked: PrepackedWeights | None = None,
 ) -> Tensor:
-    """Return x @ weightᵀ + bias.
+    """Return x @ weightᵀ + bias, (..., I) to (..., O), with a weight (O, I).
 
-    Args:
-        x: Input, (..., I).
-        weight: Weight, (O, I).
-        bias: Bias, (O,).
-        half_copy: Weight and bias in half precision; by default, they are rounded when needed.
-        prepacked: Prepacked weights, used in inference.
+    `half_copy` holds weight and bias in half precision; by default, they are rounded when needed. Prepacked weights are
+    used in inference.
     """
     if prepacked is not None and prepacked.applies(x, weight):
         return prepacked.linear(x, weight, bias)
@@ -215,11 +211,6 @@ def prepack(model: nn.Module, precision: Precision = "float32") -> None:
     _attach(model, PrepackedWeights(precision))
 
 
-def remove_prepacked(model: nn.Module) -> None:
-    """Make all linear layers of a model use their own weights again."""
-    _attach(model, None)
-
-
 def refresh_prepacked(model: nn.Module) -> None:
     """Discard prepacked copies of weights that have changed since they were made."""
     weights = getattr(model, "prepacked", None)
@@ -234,15 +225,11 @@ def use_prepacked(model: nn.Module, precision: Precision = "float32") -> Iterato
     try:
         yield
     finally:
-        remove_prepacked(model)
+        _attach(model, None)
 
 
 class PrepackedWeights:
-    """Prepacked copies of weights, which all linear layers of a model share.
-
-    Args:
-        precision: Precision of the copies.
-    """
+    """Copies of weights in a precision, prepacked, which all linear layers of a model share."""
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision, self._supported = precision, supports(precision)

@@ -78,12 +78,7 @@ def attend_key_ranges(
 ) -> Tensor:
     """Return the context, (B, H, T, D), of queries that attend to ranges of keys.
 
-    Args:
-        q: Queries, (B, H, T, D); keys and values (B, H, S, D).
-        ranges: Key range of each query.
-        scale: Factor on the scores.
-        dropout: Dropout probability of the weights.
-        order: The order of tokens that the ranges refer to, if it is not that of q, k and v.
+    The ranges refer to tokens in `order`, or in the order of q, k and v by default. `scale` is a factor on the scores.
     """
     seed = draw_seed(q.device) if dropout else None
     return _attend(q, k, v, *ranges, *(order or (None, None)), seed, scale, dropout)
@@ -92,11 +87,7 @@ def attend_key_ranges(
 def attend_projections(projections: Sequence[Tensor], ranges: KeyRanges, scale: float, dropout: float = 0.0) -> Tensor:
     """Compute `attend_key_ranges` for fused projections, with gradients in the same layout.
 
-    Args:
-        projections: q, k and v, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
-        ranges: Key range of each query.
-        scale: Factor on the scores.
-        dropout: Dropout probability of the weights.
+    They are q, k and v in one tensor, (B, T, 3, H, D); or q, (B, T, 1, H, D), and k and v, (B, S, 2, H, D).
     """
     seed = draw_seed(projections[0].device) if dropout else None
     return _ATTEND_PROJECTIONS[len(projections)](*projections, *ranges, None, None, seed, scale, dropout)
@@ -131,61 +122,44 @@ SCHEMA = (
 )
 
 
-class _Launch(NamedTuple):
-    """Grid, numbers and compile-time options of the kernels of one call."""
+def _plan(q: Tensor) -> Plan:
+    plan = PLANS[q.shape[-1]]
+    return plan.halved() if q.dtype == torch.float32 else plan
 
-    B: int
-    H: int
-    T: int
-    S: int
-    D: int
-    float32: bool
-    ordered: bool
-    scale: float
-    dropout: float
 
-    @classmethod
-    def of(cls, q: Tensor, k: Tensor, a: _Arguments) -> "_Launch":
-        B, H, T, D = q.shape
-        float32, ordered = q.dtype == torch.float32, a.query_order is not None
-        return cls(B, H, T, k.shape[-2], D, float32, ordered, a.scale, a.dropout)
+def _grid(x: Tensor, tile: int) -> tuple[int, int]:
+    B, H, tokens, _ = x.shape
+    return B * H, max(1, -(-tokens // tile))  # heads first, because those of a token are adjacent
 
-    @property
-    def plan(self) -> Plan:
-        plan = PLANS[self.D]
-        return plan.halved() if self.float32 else plan
 
-    def grid(self, tokens: int, tile: int) -> tuple[int, int]:
-        return self.B * self.H, max(1, -(-tokens // tile))  # heads first, because those of a token are adjacent
+def _numbers(q: Tensor, k: Tensor, a: _Arguments) -> tuple[int, int, int, float, int, float]:
+    return q.shape[2], k.shape[2], q.shape[1], a.scale, drop_threshold(a.dropout), 1 / (1 - a.dropout)
 
-    @property
-    def numbers(self) -> tuple[int, int, int, float, int, float]:
-        return self.T, self.S, self.H, self.scale, drop_threshold(self.dropout), 1 / (1 - self.dropout)
 
-    def options(self, tiles: Tiles) -> dict[str, Any]:
-        return {
-            "D": self.D,
-            "M": tiles.queries,
-            "N": tiles.keys,
-            "DROPOUT": self.dropout > 0,
-            "PRECISION": "ieee" if self.float32 else "tf32",
-            "num_warps": tiles.warps,
-            "num_stages": tiles.stages,
-            "maxnreg": tiles.max_registers,
-        }
+def _options(q: Tensor, a: _Arguments, tiles: Tiles) -> dict[str, Any]:
+    return {
+        "D": q.shape[-1],
+        "M": tiles.queries,
+        "N": tiles.keys,
+        "DROPOUT": a.dropout > 0,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+        "maxnreg": tiles.max_registers,
+    }
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     from regard.ops.triton import varlen_attention as kernels
 
     a = _Arguments(*arguments)
-    launch = _Launch.of(q, k, a)
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
     context, lse = _fake_forward(q)
-    tiles = launch.plan.forward
-    kernels.varlen_forward[launch.grid(launch.T, tiles.queries)](
+    tiles = _plan(q).forward
+    kernels.varlen_forward[_grid(q, tiles.queries)](
         q, k, v, context, lse, a.first_key, a.end_key, a.query_order, a.key_order, a.seed,
-        q_t, k_t, v_t, _row_stride(a.first_key), *launch.numbers, ORDERED=launch.ordered, **launch.options(tiles),
+        q_t, k_t, v_t, _row_stride(a.first_key), *_numbers(q, k, a),
+        ORDERED=a.query_order is not None, **_options(q, a, tiles),
     )  # fmt: skip
     return context, lse
 
@@ -202,30 +176,29 @@ def _compute_gradients(
     from regard.ops.triton import varlen_attention as kernels
 
     a = _Arguments(*arguments)
-    launch = _Launch.of(q, k, a)
+    numbers, ordered = _numbers(q, k, a), a.query_order is not None
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
     context, grad = contiguous_token_major(context), contiguous_token_major(grad)
     dq, dk, _ = split_projections(grads)  # the gradient of the values follows that of the keys
     dq_t, dkv_t = dq.stride(2), dk.stride(2)
-    tiles = launch.plan.backward_sequences
-    if tiles is not None and a.programs is not None:
-        kernels.varlen_backward_sequences[launch.B * launch.H, len(a.programs)](
+    plan = _plan(q)
+    if plan.backward_sequences is not None and a.programs is not None:
+        kernels.varlen_backward_sequences[q.shape[0] * q.shape[1], len(a.programs)](
             q, k, v, context, grad, lse, dq, dk, a.first_key, a.end_key, a.first_query, a.end_query, a.programs, a.seed,
-            q_t, k_t, v_t, dq_t, dkv_t, *launch.numbers, **launch.options(tiles),
+            q_t, k_t, v_t, dq_t, dkv_t, *numbers, **_options(q, a, plan.backward_sequences),
         )  # fmt: skip
         return grads
     assert a.first_query is not None
     delta = torch.empty_like(lse)
-    tiles = launch.plan.backward_queries
-    kernels.varlen_backward_queries[launch.grid(launch.T, tiles.queries)](
+    kernels.varlen_backward_queries[_grid(q, plan.backward_queries.queries)](
         q, k, v, context, grad, lse, delta, dq, a.first_key, a.end_key, a.query_order, a.key_order, a.seed,
-        q_t, k_t, v_t, dq_t, _row_stride(a.first_key), *launch.numbers, ORDERED=launch.ordered, **launch.options(tiles),
+        q_t, k_t, v_t, dq_t, _row_stride(a.first_key), *numbers,
+        ORDERED=ordered, **_options(q, a, plan.backward_queries),
     )  # fmt: skip
-    tiles = launch.plan.backward_keys
-    kernels.varlen_backward_keys[launch.grid(launch.S, tiles.keys)](
+    kernels.varlen_backward_keys[_grid(k, plan.backward_keys.keys)](
         q, k, v, grad, lse, delta, dk, a.first_query, a.end_query, a.query_order, a.key_order, a.seed,
-        q_t, k_t, v_t, dkv_t, _row_stride(a.first_query), *launch.numbers, ORDERED=launch.ordered,
-        **launch.options(tiles),
+        q_t, k_t, v_t, dkv_t, _row_stride(a.first_query), *numbers,
+        ORDERED=ordered, **_options(q, a, plan.backward_keys),
     )  # fmt: skip
     return grads
 

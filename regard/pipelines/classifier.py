@@ -4,7 +4,7 @@ import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ Ranking = list[tuple[str, float]]
 """Class names with probabilities, most likely first."""
 FileResult = tuple[Path, Vector] | UserError
 """An image file and its result, or why it could not be read."""
+Item = TypeVar("Item")
 
 
 class Classifier:
@@ -143,19 +144,15 @@ class Classifier:
     @torch.inference_mode()
     def predict(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
         """Return the probabilities of opened images, (images, classes)."""
-        return _to_numpy(self.logits(pixels).softmax(1))
+        self.model.eval()
+        logits = self.model(self.preprocessing.normalise(pixels, self.device))
+        return _to_numpy(logits.float().softmax(1))
 
     @torch.inference_mode()
     def features(self, pixels: Sequence[Pixels]) -> NDArray[np.float32]:
         """Return the embeddings of opened images, (images, width)."""
         self.model.eval()
         return _to_numpy(self.model.embed(self.preprocessing.normalise(pixels, self.device)))
-
-    def logits(self, pixels: Sequence[Pixels]) -> Tensor:
-        """Return the logits of opened images, (images, classes)."""
-        self.model.eval()
-        logits: Tensor = self.model(self.preprocessing.normalise(pixels, self.device))
-        return logits.float()
 
     def map_files(
         self, paths: Iterable[Path | UserError], function: Callable[[Sequence[Pixels]], NDArray[np.float32]]
@@ -164,15 +161,7 @@ class Classifier:
 
         An unreadable file gives an error in place of its result, and so does each error among the paths.
         """
-
-        def open_one(path: Path | UserError) -> tuple[Path, Pixels] | UserError:
-            try:
-                return path if isinstance(path, UserError) else (path, self.preprocessing.open(path))
-            except UserError as error:
-                return error
-
-        opened = prefetch(open_one, paths, threads=THREADS, ahead=2 * BATCH)
-        while batch := list(islice(opened, BATCH)):
+        for batch in open_batches(self.preprocessing.open, paths):
             pixels = [image[1] for image in batch if not isinstance(image, UserError)]
             rows = iter(function(pixels) if pixels else ())
             for image in batch:
@@ -184,6 +173,22 @@ class Classifier:
         while batch := list(islice(opened, BATCH)):
             results.append(function(batch))
         return np.concatenate(results)
+
+
+def open_batches(
+    open_image: Callable[[Item], Pixels], items: Iterable[Item | UserError]
+) -> Iterator[list[tuple[Item, Pixels] | UserError]]:
+    """Yield batches of items with their images, or errors: those among the items, and of images that are unreadable."""
+
+    def open_one(item: Item | UserError) -> tuple[Item, Pixels] | UserError:
+        try:
+            return item if isinstance(item, UserError) else (item, open_image(item))
+        except UserError as error:
+            return error
+
+    opened = prefetch(open_one, items, threads=THREADS, ahead=2 * BATCH)
+    while batch := list(islice(opened, BATCH)):
+        yield batch
 
 
 def find_images(arguments: Iterable[str]) -> Iterator[Path | UserError]:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
-from regard.data.text.vocabularies import JOINT_FILE
+from regard.data.text.tokenizer import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError
@@ -41,11 +41,7 @@ class Embedder:
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> "Embedder":
-        """Load a model folder of kind bert.
-
-        Raises:
-            UserError: A file is missing or damaged, the files do not belong together, or it is another kind of model.
-        """
+        """Load a model folder of kind bert."""
         folder = find_model_folder(Path(path))
         check_input_type(folder, "sentences")
         model, _ = load_model(folder, device)
@@ -66,9 +62,6 @@ class Embedder:
         """Return one vector per text, (W,), pooled as the model does; or with "none" one per token, (S, W).
 
         Tokens include the special ones. `first` is the number of the first text, for errors.
-
-        Raises:
-            UserError: A text is too long for the model's positions, or is not a string.
         """
         config, device = self.model.config, next(self.model.parameters()).device
         rows = self.tokenizer.encode_batch(check_texts(texts, first), first)
@@ -90,11 +83,7 @@ class Embedder:
 
 
 def check_embedding_file(path: Path, pool: str) -> Pooling:
-    """Check before the work that the embeddings can be written; return the pooling with its type.
-
-    Raises:
-        UserError: The pooling or the suffix is unknown, or .npy would have to hold two arrays.
-    """
+    """Check before the work that the embeddings can be written; return the pooling with its type."""
     if pool not in ("mean", "none"):
         raise UserError(f"--pool must be mean (one vector per line) or none (one per token), not {pool!r}")
     if path.suffix not in (".npy", ".safetensors"):
@@ -115,9 +104,6 @@ def embed_lines(
     With "mean" the array is `embeddings`, (lines, W). With "none" the arrays are `vectors`, (tokens, W), and `offsets`,
     (lines + 1,): the vectors of line i are vectors[offsets[i] : offsets[i + 1]]. An empty line has the vector of END,
     or the vectors of its special tokens. `on_progress` is called with the number of new lines after each window.
-
-    Raises:
-        UserError: A line cannot be encoded.
     """
     lines = iter(lines)
     parts = [np.empty((0, model.model.config.width), np.float32)]
@@ -135,11 +121,7 @@ def embed_lines(
 
 
 def save_arrays(arrays: Arrays, path: Path) -> None:
-    """Write a .npy file of the only array, or a .safetensors file, atomically.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Write a .npy file of the only array, or a .safetensors file, atomically."""
     with replace_file(path) as temporary:
         with temporary.open("xb") as file:
             if path.suffix == ".npy":

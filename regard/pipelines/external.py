@@ -90,11 +90,6 @@ class CTranslate2Generator(ExternalGenerator):
     Args:
         folder: Folder with the files of the engine.
         vocabularies: Text of each token of the source and of the target, by id.
-        device: Device of the engine.
-        longest: Maximum number of tokens of either side, END included; None if unlimited.
-
-    Raises:
-        UserError: CTranslate2 is not installed, the files are damaged, or it does not support the device.
     """
 
     library = "CTranslate2"
@@ -222,8 +217,7 @@ class CTranslate2Generator(ExternalGenerator):
 class TransformersGenerator(ExternalGenerator):
     """Generates one translation per sentence, without scores, with an encoder-decoder model of transformers.
 
-    Args:
-        model: A model that was trained with END at the end of the source.
+    The model must have been trained with END at the end of the source.
     """
 
     library = "transformers"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from regard.data.text.sentences import SplitText, by_rank
 from regard.decoding.stepper import BeamNode
 
 
@@ -86,57 +83,3 @@ class Hypothesis:
     def labels(self) -> list[str]:
         """Labels of the rows of `alignment`: the subwords, and END if the model predicts it."""
         return [*self.subwords, "END"] if len(self.token_log_probs) > len(self.tokens) else self.subwords
-
-
-def join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
-    """Return the hypotheses of a text: the k-th one consists of the k-th hypothesis of each sentence.
-
-    Args:
-        text: The text.
-        split: The sentences of the text; at least one.
-        n_best_lists: Hypotheses of each sentence, best first.
-    """
-    joined = [(split.join([sentence.text for sentence in sentences]), sentences) for sentences in by_rank(n_best_lists)]
-    if len(split.sentences) == 1:
-        return [replace(hypothesis, text=result, source=text) for result, (hypothesis,) in joined]
-    return [
-        Hypothesis(
-            text=result,
-            score=sum(sentence.score for sentence in sentences),
-            phrases={
-                phrase: all(sentence.phrases[phrase] for sentence in sentences) for phrase in sentences[0].phrases
-            },
-            source=text,
-            warning=next((sentence.warning for sentence in sentences if sentence.warning), None),
-            parts=tuple(sentences),
-        )
-        for result, sentences in joined
-    ]
-
-
-class LengthWarnings:
-    """Counts the texts with sentences that are longer than those of the training data.
-
-    Args:
-        noun: Name of a text in the message, such as "line".
-    """
-
-    def __init__(self, noun: str = "text") -> None:
-        self._noun, self._texts, self._first = noun, 0, ""
-
-    def add(self, number: int, hypotheses: Sequence[Hypothesis]) -> None:
-        """Count a text by its number and hypotheses."""
-        if hypotheses[0].warning is not None:
-            self._texts += 1
-            self._first = self._first or f"{self._noun} {number}: {hypotheses[0].warning}"
-
-    def log(self) -> None:
-        """Log the message, if any."""
-        if self.message is not None:
-            logging.getLogger("regard").warning(self.message)
-
-    @property
-    def message(self) -> str | None:
-        """One sentence about the first of these texts and their number; None if there are none."""
-        others = f" (and {self._texts - 1} more)" if self._texts > 1 else ""
-        return f"{self._first}{others}" if self._texts else None

@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
+from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.files import open_regular
 from regard.pipelines.constraints import Constraints
-from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import Interruptions
 
@@ -58,11 +59,8 @@ def translate_lines(
     """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
     Args:
-        translator: The translator.
         lines: Source lines, without line breaks.
         write: Called with each record, including its line breaks.
-        settings: Settings of the search.
-        constraints: Required and forbidden text.
         form: Format of the records, see `format_record`.
         alignments: Whether JSON records include alignments.
         split: Whether to split lines into sentences; otherwise a line is translated as one sequence.
@@ -70,34 +68,22 @@ def translate_lines(
         on_progress: Called with the number of new records after each window.
     """
     counts = TranslationCounts()
-
-    def write_record(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> None:
+    items = ((line, line) for line in lines)
+    translated = translate_items(
+        translator, items, settings, constraints, alignments=alignments, split=split, done=done, on_progress=on_progress
+    )
+    for number, source, hypotheses in translated:
         write(format_record(form, number, source, hypotheses))
         counts.records += 1
-        counts.lengths.add(number, hypotheses)
+        counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
         counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
-
-    translate_items(
-        translator,
-        lines,
-        str,  # an item is its own text
-        write_record,
-        settings,
-        constraints,
-        alignments=alignments,
-        split=split,
-        done=done,
-        on_progress=on_progress,
-    )
     return counts
 
 
 def translate_items(
     translator: Translator,
-    items: Iterable[Item],
-    text: Callable[[Item], str],
-    on_result: Callable[[int, Item, Sequence[Hypothesis]], object],
+    items: Iterable[tuple[Item, str]],
     settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
@@ -105,8 +91,8 @@ def translate_items(
     split: bool = True,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
-) -> None:
-    """Translate the `text` of every item and pass its number, the item and its hypotheses to `on_result`.
+) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
+    """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
 
     See `translate_lines` for the other arguments.
     """
@@ -115,9 +101,9 @@ def translate_items(
     window: deque[Item] = deque()
 
     def pass_texts() -> Iterator[str]:
-        for item in items:
+        for item, text in items:
             window.append(item)
-            yield text(item)
+            yield text
 
     results = translator.stream(
         pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments, split=split
@@ -125,7 +111,7 @@ def translate_items(
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
-            on_result(number, item, hypotheses)
+            yield number, item, hypotheses
         if on_progress is not None and not window:  # all results of the window have been passed on
             on_progress(number - reported)
             reported = number
@@ -236,12 +222,9 @@ class RecordFile:
     After an error, an incomplete record at the end is removed, and so is a new file without any record.
 
     Args:
-        path: The file; None for standard output.
+        path: None for standard output.
         interruptions: Signals, which are deferred while a record is written.
         finished: The records to keep when an existing file is continued.
-
-    Raises:
-        UserError: The file exists already and is not to be continued, or it cannot be written.
     """
 
     def __init__(self, path: Path | None, interruptions: Interruptions, finished: RecordCount | None = None) -> None:
@@ -311,11 +294,7 @@ class RecordFile:
 
 
 class AlignedRecordFiles:
-    """Several files with corresponding records: the n-th record of each belongs to the n-th of the others.
-
-    Raises:
-        UserError: A file exists already and is not to be continued, or it cannot be written.
-    """
+    """Several files with corresponding records: the n-th record of each belongs to the n-th of the others."""
 
     def __init__(
         self, paths: Sequence[Path], interruptions: Interruptions, finished: Sequence[RecordCount] | None = None

@@ -10,22 +10,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
+from pydantic import Field, StrictInt
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
 from regard.attention.multi_head import disable_qkv_hooks
-from regard.data.text.sentences import Sentence, SplitText, length_warning, split_sentences
-from regard.data.text.vocabularies import Vocabularies
+from regard.config import Settings
+from regard.data.text.sentences import LengthWarnings, Sentence, SplitText, by_rank, length_warning, split_sentences
+from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator, NATHypothesis
 from regard.decoding.stepper import TokenHypothesis
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.models.card import describe_model, save_pretrained
 from regard.models.folder import (
     CONFIG,
@@ -43,7 +45,7 @@ from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, choose_precision, prepack, refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.external import CTranslate2Generator, ExternalGenerator, check_engine_files
-from regard.pipelines.hypothesis import Hypothesis, Iteration, LengthWarnings, TreeNode, join_sentences
+from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
@@ -51,6 +53,7 @@ MAX_TOKENS = 4096
 """Tokens of a sentence, if the model has no more positions; time grows with their square."""
 MAX_CHARACTERS_PER_TOKEN = 64
 """A text with more characters is too long for any vocabulary, so it is not tokenised."""
+NO_CONSTRAINTS = DecodingRequest(())
 Tokens = Sequence[int]
 TranslationModel = Transformer | NATransformer
 
@@ -139,15 +142,9 @@ class Translator:
         metadata = read_config(folder, FOREIGN_CONFIG)
         model, vocabularies = build_on_meta(metadata, folder / FOREIGN_CONFIG), Vocabularies.load(folder)
         _check_vocabulary_sizes(folder, model, vocabularies)
-        longest = metadata.get("longest")
-        if longest is not None and not isinstance(longest, int):
-            raise UserError(f"{folder / FOREIGN_CONFIG}: longest must be a number of tokens, not {longest!r}")
-        files = metadata.get("files")
-        if not isinstance(files, dict):
-            raise UserError(f"{folder / FOREIGN_CONFIG}: files must list the sizes and checksums of the other files")
-        check_engine_files(folder, files)
-        generator = CTranslate2Generator(folder, vocabularies.tokens, device, longest)
-        about = _About.parse(folder / FOREIGN_CONFIG, metadata)
+        about = _Metadata.select(metadata, folder / FOREIGN_CONFIG)
+        check_engine_files(folder, about.files)
+        generator = CTranslate2Generator(folder, vocabularies.tokens, device, about.longest)
         return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)
 
     @classmethod
@@ -192,7 +189,7 @@ class Translator:
         found = self.hypotheses(texts, parsed, alignments=alignments, split=split)
         warnings = LengthWarnings()
         for number, hypotheses in enumerate(found, 1):
-            warnings.add(number, hypotheses)
+            warnings.add(number, hypotheses[0].warning)
         warnings.log()
         results = found if returns_hypotheses else [best[0].text for best in found]
         return results[0] if isinstance(text, str) else results
@@ -227,8 +224,8 @@ class Translator:
                 a text of several sentences.
         """
         texts = check_texts(texts, first)
-        request = DecodingRequest(()) if constraints is None else constraints.to_request(self.vocabularies.target)
-        settings = self._resolve(settings, request, trees, snapshots)
+        request = NO_CONSTRAINTS if constraints is None else constraints.to_request(self.vocabularies.target)
+        settings = self.resolve_settings(settings, request, trees, snapshots)
         splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
@@ -246,7 +243,7 @@ class Translator:
         found = iter(self._search(sentences, requests, settings, constraints, alignments, trees, snapshots))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
         return [
-            join_sentences(text, one, [next(found) for _ in one.sentences])
+            _join_sentences(text, one, [next(found) for _ in one.sentences])
             if one.sentences
             else [replace(blank, text=text, source=text)]
             for text, one in zip(texts, splits, strict=True)
@@ -275,7 +272,7 @@ class Translator:
                 )
             maps = self._align(sources, found) if alignments else {}
         if has_hooks and found:  # search does not call the hooks: pass the results through the model once more
-            with self._evaluation_mode():
+            with self._inference(hooks=True):
                 self.generator.run_forward(sources, [found[i][0] for i in range(len(sources))])
         return [
             [
@@ -360,13 +357,23 @@ class Translator:
                     vectors[i] = outputs.mean(0) if pool == "mean" else outputs.clone()
         return vectors
 
-    def resolve_settings(self, settings: DecodingSettings | None = None) -> DecodingSettings:
+    def resolve_settings(
+        self,
+        settings: DecodingSettings | None = None,
+        request: DecodingRequest = NO_CONSTRAINTS,
+        trees: bool = False,
+        snapshots: bool = False,
+    ) -> DecodingSettings:
         """Return the settings with the defaults of this model filled in.
 
         Raises:
-            UserError: The model does not support a setting.
+            UserError: The model does not support a setting, a constraint, trees or snapshots.
         """
-        return self._resolve(settings, DecodingRequest(()), trees=False, snapshots=False)
+        settings = settings or self.generator.settings_class()
+        resolved = self.generator.resolve_settings(settings, request, trees, snapshots)
+        if isinstance(resolved, NATSettings) and resolved.rerank is not None:
+            self.reranker(resolved.rerank)  # reports a missing model before anything is translated
+        return resolved
 
     def count_parameters(self, settings: DecodingSettings | None = None) -> int:
         """Return the number of parameters of all models, including the reranker of the settings."""
@@ -375,24 +382,11 @@ class Translator:
         return sum(parameter.numel() for model in models for parameter in model.parameters())
 
     def reranker(self, path: Path) -> Translator:
-        """Return the autoregressive model that reranks the results of this one. It is loaded once.
-
-        Raises:
-            UserError: There is no such model, or it is not autoregressive.
-        """
+        """Return the autoregressive model that reranks the results of this one. It is loaded once."""
         if path not in self._rerankers:
             check_reranker(path)
             self._rerankers[path] = Translator.load(path, device=self.model.target_embedding.weight.device)
         return self._rerankers[path]
-
-    def _resolve(
-        self, settings: DecodingSettings | None, request: DecodingRequest, trees: bool, snapshots: bool
-    ) -> DecodingSettings:
-        settings = settings or self.generator.settings_class()
-        resolved = self.generator.resolve_settings(settings, request, trees, snapshots)
-        if isinstance(resolved, NATSettings) and resolved.rerank is not None:
-            self.reranker(resolved.rerank)  # reports a missing model before anything is translated
-        return resolved
 
     @property
     def max_source_tokens(self) -> int | None:
@@ -420,10 +414,8 @@ class Translator:
             sources = self.vocabularies.source.encode_batch(texts)
         except UserError:
             for number, text in zip(numbers, texts, strict=True):
-                try:
+                with prefix_errors(f"sentence {number}"):
                     self.vocabularies.source.encode(text)
-                except UserError as error:
-                    raise UserError(f"sentence {number}: {error}") from None
             raise
         limit = self.max_source_tokens
         for number, tokens in zip(numbers, sources, strict=True):
@@ -509,23 +501,16 @@ class Translator:
         return [names.get(token, subword) for token, subword in zip(tokens, subwords, strict=True)]
 
     @contextmanager
-    def _inference(self) -> Iterator[bool]:
-        """Switch to evaluation mode and disable hooks on attention; yield whether there are any."""
+    def _inference(self, hooks: bool = False) -> Iterator[bool]:
+        """Switch to evaluation mode and disable hooks on attention unless `hooks`; yield whether any are disabled."""
         with ExitStack() as stack:
-            stack.enter_context(self._evaluation_mode())
-            hooked = [stack.enter_context(disable_qkv_hooks(model)) for model in self.models]
-            yield any(hooked)
-
-    @contextmanager
-    def _evaluation_mode(self) -> Iterator[None]:
-        training = [model for model in self.models if model.training]  # eval() on every call would visit every layer
-        try:
-            for model in training:
-                model.eval()
-            yield
-        finally:
-            for model in training:
-                model.train()
+            for model in self.models:
+                if model.training:  # eval() on every call would visit every layer
+                    stack.callback(model.train)
+                    model.eval()
+            members = () if hooks else self.models
+            disabled = [stack.enter_context(disable_qkv_hooks(model)) for model in members]
+            yield any(disabled)
 
 
 def is_exported(path: Path) -> bool:
@@ -534,11 +519,7 @@ def is_exported(path: Path) -> bool:
 
 
 def check_reranker(path: Path) -> None:
-    """Check that a folder or run contains an autoregressive model, without reading its weights.
-
-    Raises:
-        UserError: There is no such folder, or its model is of another kind.
-    """
+    """Check that a folder or run contains an autoregressive model, without reading its weights."""
     try:
         folder = find_model_folder(path)
         check_input_type(folder, "text")
@@ -562,11 +543,7 @@ def batch_by_tokens(indices: Iterable[int], rows: Sequence[Tokens], tokens: int)
 
 
 def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
-    """Return the texts as a list.
-
-    Raises:
-        UserError: `texts` is not a sequence of strings.
-    """
+    """Return the texts as a list."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise UserError(f"expected a list of texts, found {type(texts).__name__}")
     listed = list(texts)
@@ -587,28 +564,26 @@ def _build_generator(models: Sequence[TranslationModel]) -> Generator:
     return NATGenerator(model)
 
 
-class _About(NamedTuple):
+class _Metadata(Settings):
     """What the configuration file of a model folder states besides the architecture."""
 
-    languages: tuple[str, str]
-    longest_source: int | None
+    languages: tuple[str, str] = Field(("source", "target"), description="codes of the languages, such as en and zh")
+    longest_source: StrictInt | None = Field(None, gt=0, description="tokens of the longest training source")
+    longest: StrictInt | None = Field(None, description="of an export: maximum number of tokens of either side")
+    files: dict[str, Any] = Field({}, description="of an export: sizes and checksums of the other files")
 
     @classmethod
-    def parse(cls, path: Path, values: Mapping[str, Any]) -> _About:
-        languages, longest = values.get("languages", ["source", "target"]), values.get("longest_source")
-        if not isinstance(languages, list) or len(languages) != 2:
-            raise UserError(f"{path}: languages must be two codes, such as en and zh, not {languages!r}")
-        if longest is not None and (not isinstance(longest, int) or isinstance(longest, bool) or longest < 1):
-            raise UserError(f"{path}: longest_source must be a positive number of tokens, not {longest!r}")
-        return cls((str(languages[0]), str(languages[1])), longest)
+    def select(cls, values: Mapping[str, Any], path: Path) -> _Metadata:
+        """Parse the keys of a configuration file that belong to these settings."""
+        return cls.parse({name: values[name] for name in cls.model_fields if name in values}, str(path))
 
 
-def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, _About]:
+def _load_folder(folder: Path, device: torch.device) -> tuple[TranslationModel, Vocabularies, _Metadata]:
     check_input_type(folder, "text")
     vocabularies = Vocabularies.load(folder)
     model, metadata = load_model(folder, device)
     _check_vocabulary_sizes(folder, model, vocabularies)
-    return model, vocabularies, _About.parse(folder / CONFIG, metadata)
+    return model, vocabularies, _Metadata.select(metadata, folder / CONFIG)
 
 
 def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies: Vocabularies) -> None:
@@ -619,3 +594,23 @@ def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies:
             f"{folder}: the tokenizer has {sizes[0]} and {sizes[1]} tokens, but the embeddings have {rows[0]} and "
             f"{rows[1]} rows; they were not saved together"
         )
+
+
+def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
+    """Return the hypotheses of a text: the k-th one consists of the k-th hypothesis of each sentence."""
+    joined = [(split.join([sentence.text for sentence in sentences]), sentences) for sentences in by_rank(n_best_lists)]
+    if len(split.sentences) == 1:
+        return [replace(hypothesis, text=result, source=text) for result, (hypothesis,) in joined]
+    return [
+        Hypothesis(
+            text=result,
+            score=sum(sentence.score for sentence in sentences),
+            phrases={
+                phrase: all(sentence.phrases[phrase] for sentence in sentences) for phrase in sentences[0].phrases
+            },
+            source=text,
+            warning=next((sentence.warning for sentence in sentences if sentence.warning), None),
+            parts=tuple(sentences),
+        )
+        for result, sentences in joined
+    ]

@@ -13,9 +13,9 @@ from regard.errors import UserError
 from regard.serving.config import Limits
 from regard.serving.errors import ApiError, bad_request, deadline_exceeded, internal_error, overloaded
 from regard.serving.fair_queue import FairQueue, QueuedJob, QueuedRequest
-from regard.serving.messages import Job, ModelInfo
+from regard.serving.messages import BatchFailedError, Job, ModelInfo
 from regard.serving.telemetry import Metrics, log_event
-from regard.serving.worker import BatchFailedError, WorkerDiedError, WorkerProcess
+from regard.serving.worker import WorkerDiedError, WorkerProcess
 
 MAX_WAIT_FACTOR = 5
 """A batch waits for further jobs at most this many times `Limits.wait`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.errors import ErrorKind
 
 Options = tuple[tuple[str, Any], ...]
 """Keyword arguments of an operation, as pairs so that they can be hashed."""
@@ -116,12 +115,8 @@ class Batch:
     items: Sequence[Any]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Answer to a batch or a `LoadRequest` that failed; `kind` is that of a `UserError`, None for other exceptions."""
-
-    message: str
-    kind: ErrorKind | None
+class BatchFailedError(Exception):
+    """A batch raised an unexpected exception; the worker process is still running."""
 
 
 @dataclass(frozen=True)

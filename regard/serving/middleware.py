@@ -1,8 +1,6 @@
 """ASGI middleware for all requests: limits, metrics, access log and security headers."""
 
 import asyncio
-import heapq
-import itertools
 import logging
 import secrets
 import time
@@ -16,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serving.access import check_host, network_of
 from regard.serving.errors import ApiError, internal_error, overloaded
+from regard.serving.fair_queue import FairQueue
+from regard.serving.messages import Job
 from regard.serving.parsing import read_body
 from regard.serving.service import Service
 from regard.serving.telemetry import log_event
@@ -110,38 +110,29 @@ def error_response(request: Request, error: ApiError) -> JSONResponse:
 class AdmissionGate:
     """Admits a few requests per iteration of the event loop, small ones and those of other clients first.
 
-    An iteration that parsed, tokenised or rejected hundreds of requests would delay all other clients. The order is
-    that of `FairQueue`: by the virtual time at which a request would be finished if all were served simultaneously.
+    An iteration that parsed, tokenised or rejected hundreds of requests would delay all other clients.
     """
 
     def __init__(self, per_iteration: int = 4) -> None:
-        self._per_iteration = per_iteration
-        self._waiting: list[tuple[int, int, str, asyncio.Future[None]]] = []
-        self._waiting_of: Counter[str] = Counter()
-        self._virtual_time = 0
-        self._order = itertools.count()
+        self._per_iteration, self._queue = per_iteration, FairQueue()
 
     async def enter(self, client: str, size: int) -> None:
         """Wait until a request of a client with a body of `size` bytes is admitted."""
-        loop = asyncio.get_running_loop()
-        admitted: asyncio.Future[None] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._admit, loop)
-        self._waiting_of[client] += 1
-        tag = self._virtual_time + (REQUEST_COST + size) * self._waiting_of[client]
-        heapq.heappush(self._waiting, (tag, next(self._order), client, admitted))
-        await admitted
+        if not self._queue:
+            asyncio.get_running_loop().call_soon(self._admit)
+        request = self._queue.add(client, [Job("admit", None, size=REQUEST_COST + size)])
+        try:
+            await request.jobs[0].result
+        finally:
+            self._queue.remove(request)  # if it was cancelled
 
-    def _admit(self, loop: asyncio.AbstractEventLoop) -> None:
-        for _ in range(min(self._per_iteration, len(self._waiting))):
-            self._virtual_time, _, client, admitted = heapq.heappop(self._waiting)
-            self._waiting_of[client] -= 1
-            if not self._waiting_of[client]:
-                del self._waiting_of[client]
-            if not admitted.done():  # otherwise the request was cancelled
-                admitted.set_result(None)
-        if self._waiting:
-            loop.call_soon(self._admit, loop)
+    def _admit(self) -> None:
+        for _ in range(self._per_iteration):
+            for queued in self._queue.take(max_items=1, max_tokens=0):
+                if not queued.result.done():  # otherwise it was cancelled in this iteration
+                    queued.result.set_result(None)
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._admit)
 
 
 class RequestSlots:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from regard.data.images.preprocessing import MAX_PIXELS, decode_image
-from regard.data.text.vocabularies import has_tokenizer
+from regard.data.text.tokenizer import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator

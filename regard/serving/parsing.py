@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from regard.data.images.formats import supported_formats
+from regard.files import supported_image_formats
 from regard.serving.errors import ApiError, bad_request, disconnected
 
 MAX_FIELDS = 1000
@@ -100,7 +100,7 @@ async def read_images(request: Request, schema: type[Schema]) -> tuple[Schema, l
 def count_pixels(image: bytes) -> int:
     """Return the number of pixels according to the header of an image, or 0 if the worker will reject it."""
     try:
-        with Image.open(io.BytesIO(image), formats=supported_formats()) as opened:
+        with Image.open(io.BytesIO(image), formats=supported_image_formats()) as opened:
             return opened.width * opened.height
     except Exception:  # Pillow raises many exception types for damaged files
         return 0

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from regard.errors import UserError
-from regard.serving.messages import Batch, Failure, LoadRequest, ModelInfo, Options
+from regard.serving.messages import Batch, BatchFailedError, LoadRequest, ModelInfo, Options
 
 STOP_SECONDS = 10.0
 """Time that a worker has to exit before it is killed."""
@@ -25,10 +25,6 @@ STOP_SECONDS = 10.0
 
 class WorkerDiedError(Exception):
     """The worker process exited or was killed."""
-
-
-class BatchFailedError(Exception):
-    """A batch raised an unexpected exception; the worker process is still running."""
 
 
 class WorkerProcess:
@@ -62,14 +58,10 @@ class WorkerProcess:
         except OSError as error:  # such as EMFILE or ENOMEM
             raise WorkerDiedError(f"a worker cannot be started ({error.strerror})") from None
         try:
-            reply = await worker._send(request)
+            worker.info = await worker._send(request)
         except BaseException:
             worker.kill()
             raise
-        if isinstance(reply, Failure):
-            await worker.stop()
-            raise UserError(reply.message)
-        worker.info = reply
         return worker
 
     async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
@@ -80,19 +72,16 @@ class WorkerProcess:
             BatchFailedError: The model raised an unexpected exception.
             WorkerDiedError: The process exited.
         """
-        reply: list[Any] | Failure = await self._send(Batch(operation, options, items))
-        if isinstance(reply, list):
-            return reply
-        if reply.kind is None:
-            raise BatchFailedError(reply.message)
-        error = UserError(reply.message)
-        error.kind = reply.kind
-        raise error
+        results: list[Any] = await self._send(Batch(operation, options, items))
+        return results
 
     async def _send(self, message: LoadRequest | Batch) -> Any:
+        """Return the answer of the process, or raise it if it is an exception."""
         self._busy = True
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
         self._busy = False  # not in `finally`: after a cancellation, the process is still computing
+        if isinstance(reply, Exception):
+            raise reply
         return reply
 
     def _exchange(self, message: LoadRequest | Batch) -> Any:
@@ -163,19 +152,26 @@ def run_batches(connection: "Connection[Any, Any]") -> None:
         runner = load_runner(request)
         runner.warm_up()
     except UserError as error:
-        connection.send(Failure(str(error), error.kind))
+        connection.send(plain_error(error))
         return
     connection.send(runner.info)
     while True:
         batch: Batch = connection.recv()
-        reply: list[Any] | Failure
+        reply: list[Any] | Exception
         try:
             reply = runner.run(batch.operation, batch.items, dict(batch.options))
         except UserError as error:
-            reply = Failure(str(error), error.kind)
+            reply = plain_error(error)
         except Exception as error:
-            reply = Failure(describe_error(error), kind=None)
+            reply = BatchFailedError(describe_error(error))
         connection.send(reply)
+
+
+def plain_error(error: UserError) -> UserError:
+    """Return an error of the base class, because the server does not import the modules of the derived ones."""
+    plain = UserError(str(error))
+    plain.kind = error.kind
+    return plain
 
 
 def describe_error(error: BaseException) -> str:

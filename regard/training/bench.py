@@ -149,10 +149,14 @@ def list_changes(recipe: Recipe, device: torch.device) -> Iterator[Changes]:
 def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
     training = recipe.training
     bfloat16: Changes = ()
-    yield (f"training.precision={'bfloat16' if training.precision == 'float32' else 'float32'}",)
-    if isinstance(recipe, TranslationRecipe) and training.precision != "float32":
-        bfloat16 = () if recipe.training.residual_dtype == "bfloat16" else ("training.residual_dtype=bfloat16",)
-        if bfloat16:
+    if training.precision == "float32":
+        yield ("training.precision=bfloat16",)
+    elif isinstance(recipe, TranslationRecipe) and recipe.training.residual_dtype == "bfloat16":
+        yield "training.precision=float32", "training.residual_dtype=float32"
+    else:
+        yield ("training.precision=float32",)
+        if isinstance(recipe, TranslationRecipe):
+            bfloat16 = ("training.residual_dtype=bfloat16",)
             yield bfloat16
     if not training.uses_cuda_graph:
         yield (*pack, "training.cuda_graph=true")
@@ -164,10 +168,10 @@ def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
 
 def changes_for_libraries(recipe: Recipe) -> Changes:
     """Settings for models of other libraries, which take padded batches and are not captured."""
-    changes = [f"training.{key}=false" for key in ("cuda_graph", "compile") if getattr(recipe.training, key)]
+    changes = [f"training.{key}=false" for key in ("cuda_graph", "compile") if getattr(recipe.training, key) is True]
     if isinstance(recipe, TranslationRecipe):
         changes += ["batch.layout=padded"] if recipe.batch.layout != "padded" else []
-        changes += ["training.residual_dtype=float32"] if recipe.training.residual_dtype != "float32" else []
+        changes += ["training.residual_dtype=float32"] if recipe.training.residual_dtype == "bfloat16" else []
     return tuple(changes)
 
 

@@ -37,11 +37,19 @@ class StepGraph(Generic[B, T]):
         self.signature: Hashable = None
         self.eager_steps = 0  # consecutive eager steps on batches of this signature
         self.captured: _CapturedStep[B, T] | None = None
+        self.enabled = True
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def replay(self, batches: Sequence[B]) -> T | None:
-        """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly."""
-        signature = tuple(signature_of(batch) for batch in batches)
+    def replay(self, batches: Sequence[B], stage: Hashable = None) -> T | None:
+        """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly.
+
+        Args:
+            batches: Batches of the step.
+            stage: What determines the operations of the step besides the batches.
+        """
+        if not self.enabled:
+            return None
+        signature = stage, tuple(signature_of(batch) for batch in batches)
         if signature != self.signature:
             self.signature, self.eager_steps, self.captured = signature, 0, None
         if self.eager_steps < WARMUP_STEPS:
@@ -50,6 +58,10 @@ class StepGraph(Generic[B, T]):
         if self.captured is None:
             self.captured = _CapturedStep(self.run_step, batches, self._stream)
         return self.captured.replay(batches)
+
+    def disable(self) -> None:
+        """Run all further steps eagerly and free the memory of the captured step."""
+        self.enabled, self.captured = False, None
 
     @contextmanager
     def eager(self) -> Iterator[None]:

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field
 
 from regard.config import Settings
-from regard.data.text.pairs import Pair
-from regard.data.text.readers import format_suffix
+from regard.data.text.readers import Pair, format_suffix
+from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest, tokenisation_for
 from regard.files import read_json, sha256_of
-from regard.pipelines.hypothesis import Hypothesis, LengthWarnings
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
@@ -105,17 +105,13 @@ def distill(
             return texts[0]
         return texts[choose_closest(texts, pair.target, settings.closest, tokenisation)]
 
-    def write_line(number: int, line: _Line, found: Sequence[Hypothesis]) -> None:
-        counts.unusual.add(number, found)
-        distilled = Pair(line.pair.source, choose(line.pair, found))
-        write([line.pair, distilled] if settings.keep_reference else [distilled])
-
     lines = _select_lines(corpus.read(), teacher, settings.longest, counts)
-    search = settings.search
     # The student learns to translate lines, so that lines are not split into sentences.
-    translate_items(
-        teacher, lines, lambda line: line.text, write_line, search, split=False, done=done, on_progress=progress
-    )
+    translated = translate_items(teacher, lines, settings.search, split=False, done=done, on_progress=progress)
+    for number, pair, found in translated:
+        counts.unusual.add(number, found[0].warning)
+        distilled = Pair(pair.source, choose(pair, found))
+        write([pair, distilled] if settings.keep_reference else [distilled])
     return counts
 
 

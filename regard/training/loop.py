@@ -196,7 +196,7 @@ class TrainingLoop(Generic[B]):
         self._set_step(step)
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
-        result = self._replayed_step(step_batches) or self._eager_step(step_batches, step)
+        result = self._replayed_step(step_batches, step) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
@@ -249,25 +249,35 @@ class TrainingLoop(Generic[B]):
             self._report(step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped")
         return result
 
-    def _replayed_step(self, batches: list[B]) -> StepResult | None:
+    def _replayed_step(self, batches: list[B], step: int) -> StepResult | None:
         """Take a step from its CUDA graph; None if there is none and none can be captured yet."""
+        stage = self.task.begin_step(step)
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         count = max(1, sum(map(self.task.count, batches)))
         self.strategy.step_tokens.fill_(count)
-        result = self.step_graph.replay(batches)
+        try:
+            result = self.step_graph.replay(batches, stage)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self.task.model.zero_grad(set_to_none=True)
+            self.step_graph.disable()
+            self._report_failed_capture(batches[0], step)
+            return None
         return None if result is None else replace(result, loss=replace(result.loss, count=count))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
         groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
         loss = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches], 1)
-        for group in groups:
-            group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
-        result = self._update_weights(loss, loss.total / self.strategy.step_tokens)
-        for group in groups:
-            group["capturable"] = False
-        return result
+        try:
+            for group in groups:
+                group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
+            return self._update_weights(loss, loss.total / self.strategy.step_tokens)
+        finally:
+            for group in groups:
+                group["capturable"] = False
 
     def _update_weights(self, loss: LossSum, mean: Tensor) -> StepResult:
         """Clip the gradients and update the weights, unless the mean loss or the gradient norm forbid it."""
@@ -324,6 +334,13 @@ class TrainingLoop(Generic[B]):
             step,
             f"{event} ({self.task.describe(first)}): batches of that size are split into microbatches, with the same "
             f"result; {self.task.advise(smallest)} would avoid it",
+        )
+
+    def _report_failed_capture(self, batch: B, step: int) -> None:
+        self._report(
+            step,
+            "out of memory while the step was captured in a CUDA graph, which has memory of its own: steps run eagerly "
+            f"from now on, with the same result; {self.task.advise(batch)} would avoid it",
         )
 
     def _report(self, step: int, text: str) -> None:

@@ -1,6 +1,5 @@
 """Plots of training logs: one panel per metric, several runs in each panel."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
 from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
-from regard.inspection.fonts import use_fonts
+from regard.inspection.fonts import save_figure
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]
@@ -88,8 +87,7 @@ def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
         if not any(x_axis in entry for entry in entries):
             raise UserError(f"{run}: its log has no {x_axis}; choose another --x")
     names = name_runs(runs)
-    with use_fonts(names, out):
-        _save(draw(names, logs, x_axis), out)
+    save_figure(lambda: draw(names, logs, x_axis), names, out)
 
 
 def read_log(run: Path) -> list[Entry]:
@@ -206,14 +204,3 @@ def _value(entry: Entry, keys: Sequence[str]) -> float | None:
 
 def _colour(run: int) -> str:
     return COLOURS[run % len(COLOURS)]
-
-
-def _save(figure: Figure, out: Path) -> None:
-    fresh = out.with_name(f".{out.stem}.{os.getpid()}{out.suffix}")
-    try:
-        figure.savefig(fresh, dpi=140, facecolor="white")
-        fresh.replace(out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror or error})") from None
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -12,8 +12,11 @@ from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.files import MAX_YAML_BYTES, MissingFileError, parse_yaml, read_text
 from regard.models.folder import MODELS
+from regard.registry import find_extensions
 
 DEFAULT_KIND = "transformer"
+MACHINE_SETTINGS = ("threads", "cuda_graph", "residual_dtype")
+"""Settings of the training group that are left to the machine when a run begins, and kept when it is resumed."""
 REGULARISATION = ("dropout", "drop_path")
 """Ends of the names of keys of the model that do not affect its weights."""
 
@@ -69,10 +72,10 @@ class TrainingSettings(Settings):
     compile: bool = Field(
         False, description="compile the model with torch.compile; sentences are packed into batches of fixed shape"
     )
-    cuda_graph: bool | None = Field(
-        None,
+    cuda_graph: Literal["auto"] | bool = Field(
+        "auto",
         description="on a GPU, capture a training step in a CUDA graph and replay it; sentences are packed into "
-        "batches of fixed shape; default: the value of compile",
+        "batches of fixed shape; auto: where it is possible",
     )
     sharding: Literal["ddp", "fsdp"] = Field(
         "ddp", description="with torchrun: each process holds the complete model, or a shard of every weight"
@@ -87,7 +90,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for key in ("compile", "cuda_graph"):
-            if getattr(self, key) and self.sharding == "fsdp":
+            if getattr(self, key) is True and self.sharding == "fsdp":
                 raise ValueError(f"{key} needs the complete model in every process; set sharding=ddp")
         if self.average and self.ema:
             raise ValueError("average and ema exclude each other; give only one of them")
@@ -96,7 +99,7 @@ class TrainingSettings(Settings):
     @property
     def uses_cuda_graph(self) -> bool:
         """Whether steps are captured in a CUDA graph where possible."""
-        return self.compile if self.cuda_graph is None else self.cuda_graph
+        return self.compile if self.cuda_graph == "auto" else self.cuda_graph
 
     @property
     def fixed_shapes(self) -> bool:
@@ -125,11 +128,13 @@ class Recipe(Settings):
         presets: Names of class methods of the model's configuration, each of which is a preset if it exists.
         default_preset: Preset if none is given.
         derived: Keys of the model that a recipe must not set, and what they follow from.
+        captured_by_default: Whether the losses of the task never synchronise with a GPU.
     """
 
     presets: ClassVar[Sequence[str]] = ()
     default_preset: ClassVar[str] = ""
     derived: ClassVar[Mapping[str, str]] = {}
+    captured_by_default: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # declared here, the fields would precede `data` in the subclasses
         data: Settings
@@ -204,9 +209,51 @@ class Recipe(Settings):
         values |= {group: _mark_paths(part) for group, part in self.model_dump(include={"data", "init"}).items()}
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
-    def resolve(self, device: torch.device) -> Self:
-        """Return the recipe with the settings that are left to the machine."""
-        return self
+    def resolve(self, device: torch.device, launched: bool = False) -> Self:
+        """Return the recipe with the settings that are left to the machine.
+
+        Args:
+            device: Device of the run.
+            launched: Whether several processes train together.
+        """
+        if self.training.cuda_graph != "auto":
+            return self
+        captured = self.training.compile or self.capture_obstacle(device, launched) is None
+        return self.with_training(cuda_graph=captured)
+
+    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
+        """Return why `training.cuda_graph=auto` does not capture steps; None if it does."""
+        if device.type != "cuda":
+            return "there is no GPU"
+        if launched:
+            return "several processes train together"
+        extensions = find_extensions([MODELS[self.kind], type(getattr(self, "objective", self))])
+        if extensions or not self.captured_by_default:
+            return "extensions may synchronise with the GPU; if they do not, set training.cuda_graph=true"
+        return None
+
+    def describe_execution(self, device: torch.device, launched: bool) -> str:
+        """Describe how steps run on a GPU, for the log."""
+        if self.training.uses_cuda_graph and not launched:
+            steps = "steps captured in a CUDA graph"
+        else:
+            obstacle = self.capture_obstacle(device, launched) or "training.cuda_graph=false"
+            steps = f"steps not captured in a CUDA graph ({obstacle})"
+        precision = "float32" if self.training.precision == "float32" else "bfloat16"
+        return ", ".join((precision, *self.describe_batches(), steps))
+
+    def describe_batches(self) -> Sequence[str]:
+        """Describe what else determines the speed of a step, for the log."""
+        return ()
+
+    def with_training(self, **changes: Any) -> Self:
+        """Return the recipe with other settings of the training group."""
+        return self.changed(training=self.training.model_dump() | changes)
+
+    def keep_machine_settings(self, old: Self) -> Self:
+        """Return the recipe with settings that were left to the machine when the run began, whose recipe is `old`."""
+        ours, theirs = self.training.model_dump(), old.training.model_dump()
+        return self.with_training(**{key: theirs[key] for key in MACHINE_SETTINGS if ours.get(key) in (None, "auto")})
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`."""

@@ -96,7 +96,8 @@ class Run:
 
     def begin(self) -> None:
         """Prepare the run folder, the data and a new model."""
-        self.recipe = self.processes.on_main(self._complete_recipe).resolve(self.processes.device)
+        recipe = self.processes.on_main(self._complete_recipe)
+        self.recipe = recipe.resolve(self.processes.device, self.processes.launched)
         self._set_threads()
         self.task = self.processes.main_first(self._create, self._open_after_main)
 
@@ -112,7 +113,9 @@ class Run:
 
     def train(self) -> RunResult:
         """Train from the checkpoint, or from the first step if there is none."""
-        recipe = self.recipe
+        recipe, device = self.recipe, self.processes.device
+        if device.type == "cuda":
+            self.progress.print(recipe.describe_execution(device, self.processes.launched))
         loop = TrainingLoop(self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes)
         with self.progress:
             return loop.run(self.interruptions, self.checkpoint)
@@ -122,9 +125,7 @@ class Run:
         training, on_cpu = self.recipe.training, self.processes.device.type == "cpu"
         threads = training.threads or default_threads()
         torch.set_num_threads(threads)
-        self.recipe = self.recipe.changed(
-            training=training.model_dump() | {"threads": threads if on_cpu else training.threads}
-        )
+        self.recipe = self.recipe.with_training(threads=threads if on_cpu else training.threads)
 
     # Steps of `begin`
 
@@ -178,9 +179,7 @@ class Run:
         """Return the recipe with what was decided when the run began, and the checkpoint to resume from."""
         recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
         if recipe.kind == old.kind and type(recipe) is type(old):
-            recipe = recipe.resolve_resumed(old, self.out)
-            threads = recipe.training.threads or old.training.threads
-            recipe = recipe.changed(training=recipe.training.model_dump() | {"threads": threads})
+            recipe = recipe.resolve_resumed(old, self.out).keep_machine_settings(old)
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
         check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
         return recipe, checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -166,6 +166,14 @@ class Task(ABC, Generic[B]):
     @abstractmethod
     def advise(self, batch: B) -> str:
         """Return a setting that avoids batches as large as this one, which does not fit into memory."""
+
+    def begin_step(self, step: int) -> Hashable:
+        """Prepare for a step, before its losses are computed.
+
+        Returns:
+            What determines the operations of the loss besides the batch; a CUDA graph is captured for each value.
+        """
+        return None
 
     @abstractmethod
     def loss(self, batch: B, step: Step) -> LossSum:

@@ -17,8 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Transformer, TransformerConfig, Translator, UserError
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe

@@ -17,8 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from regard import Transformer, TransformerConfig, Translator
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError
 from regard.models.folder import find_model_folder, load_model, replace_folder, save_model
 from regard.training.recipe import Recipe

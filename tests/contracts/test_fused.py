@@ -28,6 +28,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.ops import dispatch, fused
 from regard.ops.linear import HalfWeights
+from tests.kernel_references import use_add_norm_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WIDTH, HEADS = 16, 2
@@ -62,6 +63,7 @@ def fused_enabled(dtype: torch.dtype) -> Iterator[None]:
         if dtype == torch.float64:
             patch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: torch.is_grad_enabled())
             patch.setattr(dispatch, "mixed_precision_training", lambda x: torch.is_grad_enabled())
+            use_add_norm_reference(patch)
         else:
             patch.setattr(dispatch, "INTERPRETED", True)
         with torch.autocast(DEVICE.type, torch.float16) if dtype == torch.float16 else nullcontext():
@@ -260,13 +262,13 @@ def test_hooks_of_submodules_are_called(monkeypatch: pytest.MonkeyPatch) -> None
     block = EncoderBlock(Attention(WIDTH, HEADS), FeedForward(WIDTH, 32)).to(DEVICE)
     monkeypatch.setattr(dispatch, "fused_kernels_apply", lambda x, norm: True)
     x, calls = torch.randn(2, 5, WIDTH, device=DEVICE), []
-    assert fused.applies(block, x)
+    assert dispatch.fused_block_applies(block, x)
     handle = block.feed_forward.outer.register_forward_hook(lambda *_: calls.append("outer"))
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)
     block(x)
     handle.remove()
     assert calls == ["outer"]
-    assert fused.applies(block, x)
+    assert dispatch.fused_block_applies(block, x)
 
 
 def test_fused_blocks_add_no_gradients_in_separate_operations() -> None:
@@ -297,10 +299,10 @@ def test_fused_blocks_add_no_gradients_in_separate_operations() -> None:
 def test_fused_blocks_are_not_used_without_a_gpu_in_inference_or_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     block = EncoderBlock(Attention(WIDTH, HEADS), FeedForward(WIDTH, 32))
     x = torch.randn(2, 5, WIDTH)
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
-    assert fused.applies(block, x) == dispatch.KERNELS_ENABLED
+    assert dispatch.fused_block_applies(block, x) == dispatch.KERNELS_ENABLED
     with torch.no_grad():
-        assert not fused.applies(block, x)
+        assert not dispatch.fused_block_applies(block, x)
     monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
-    assert not fused.applies(block, x)
+    assert not dispatch.fused_block_applies(block, x)

@@ -16,7 +16,7 @@ import torch
 from regard import Translator, UserError
 from regard.decoding.config import SearchSettings
 from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
-from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match, ter, tokenisation_for
+from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match, tokenisation_for
 from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report
 from regard.evaluation.system import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
 
@@ -62,12 +62,12 @@ def test_scores_are_those_of_sacrebleu(tokenisation: str, lowercase: bool) -> No
     assert scores["chrF2"] == sacrebleu.metrics.CHRF(lowercase=lowercase).corpus_score(GOOD, [REFERENCES]).score
     assert scores["TER"] == sacrebleu.corpus_ter(GOOD, [REFERENCES]).score
     assert chrf(GOOD, REFERENCES).value == sacrebleu.corpus_chrf(GOOD, [REFERENCES]).score
-    assert ter(GOOD, REFERENCES).value == scores["TER"]
 
 
 def test_scores_match_manual_calculation() -> None:
     assert bleu(["a b c d e"], ["a b c d e f"], "none").value == pytest.approx(100 * 2.718281828459045 ** (1 - 6 / 5))
-    assert ter(["a b c d"], ["a b x d"]).value == pytest.approx(25)  # one of four words is replaced
+    found = evaluate(SystemOutput(["a b c d"]), ["x"], ["a b x d"], Metrics(ter=True))
+    assert found.scores["TER"] == pytest.approx(25)  # one of four words is replaced
     assert chrf(["abc"], ["abc"]).value == pytest.approx(100)
     assert exact_match(["a", "b", "c", "d"], ["a", "b", "c", "x"]) == 75
 
@@ -94,7 +94,6 @@ def test_tokenised_lowercased_bleu_follows_published_protocols() -> None:
 
 
 def test_ter_of_chinese_counts_characters() -> None:
-    assert ter(NEAR_CHINESE, CHINESE, cjk=True).value == pytest.approx(100 * 3 / 15)
     found = evaluate(SystemOutput(NEAR_CHINESE), ["I", "she"], CHINESE, Metrics(tokenisation="zh", ter=True))
     assert found.scores["TER"] == pytest.approx(100 * 3 / 15)
     assert "norm:yes|punct:yes|asian:yes" in found.conditions.signatures["TER"]

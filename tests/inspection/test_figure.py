@@ -1,4 +1,3 @@
-import io
 import re
 from pathlib import Path
 
@@ -6,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.inspection.figure import MAX_LABELS, TITLES, draw_figure, render_figure
+from regard.inspection.figure import MAX_LABELS, TITLES, draw_figure
+from regard.inspection.output import save_scene
 from tests.inspection.scenes import EVIL, make_scene
 
 
@@ -89,26 +89,28 @@ def test_long_labels_are_shortened_and_long_titles_wrapped() -> None:
     assert lines[3] == "我" * 35
 
 
-def test_png_is_large_enough_to_read() -> None:
-    scene = make_scene("我喜欢苹果")
-    picture = Image.open(io.BytesIO(render_figure(scene, Path("look.png"))))
+def test_png_is_large_enough_to_read(tmp_path: Path) -> None:
+    save_scene(make_scene("我喜欢苹果"), tmp_path / "look.png")
+    picture = Image.open(tmp_path / "look.png")
     assert picture.format == "PNG"
     assert min(picture.size) > 800
     assert len(np.unique(picture.convert("L"))) > 50
 
 
-def test_markup_and_formulas_are_drawn_as_text() -> None:
+def test_markup_and_formulas_are_drawn_as_text(tmp_path: Path) -> None:
     for text in (EVIL, r"$\frac{1$ and $x^2$", "100%", "a_b", "\x00\ud800"):
-        svg = render_figure(make_scene(text), Path("look.svg")).decode("utf-8")
+        save_scene(make_scene(text), tmp_path / "look.svg")
+        svg = (tmp_path / "look.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         assert not re.search(r"<b>", svg)
 
 
-def test_long_sentences_and_negative_weights_are_drawn() -> None:
+def test_long_sentences_and_negative_weights_are_drawn(tmp_path: Path) -> None:
     scene = make_scene()
     scene.labels["source"] = [f"token {i}" for i in range(120)]
     views = [view for view in scene.views if view.group == "decoder"]
     object.__setattr__(views[0], "weights", views[0].weights - 0.5)
     long = type(scene)("a" * 700, "b", scene.labels, np.full((3, 120), 1 / 120), [1.0] * 3, views)
-    assert render_figure(long, Path("look.png"))
+    save_scene(long, tmp_path / "look.png")
+    assert (tmp_path / "look.png").stat().st_size
     assert views[0].entropy is None

@@ -1,6 +1,5 @@
 """Figures with characters that the default font lacks."""
 
-import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from regard.inspection import fonts
-from regard.inspection.figure import render_figure
 from regard.inspection.fonts import DEFAULT, use_fonts
+from regard.inspection.output import save_scene
 from tests.inspection.scenes import make_scene
 
 TEXT = "我喜欢苹果"
@@ -97,14 +96,15 @@ def test_png_is_drawn_with_a_font_that_was_installed_later(
     assert count_black(tmp_path / "squares.png") > 2 * count_black(tmp_path / "boxes.png")
 
 
-def test_svg_contains_text_as_text(installed: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    svg = render_figure(make_scene(TEXT), Path("look.svg")).decode("utf-8")
+def test_svg_contains_text_as_text(installed: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_scene(make_scene(TEXT), tmp_path / "look.svg")
+    svg = (tmp_path / "look.svg").read_text(encoding="utf-8")
     assert f">{TEXT}</text>" in svg
     assert "Noto Sans CJK SC" in svg
     assert "DejaVuSans-" not in svg  # outlines of characters
     assert caplog.messages == []
-    picture = Image.open(io.BytesIO(render_figure(make_scene(TEXT), Path("look.png"))))
-    assert picture.format == "PNG"
+    save_scene(make_scene(TEXT), tmp_path / "look.png")
+    assert Image.open(tmp_path / "look.png").format == "PNG"
     assert len(caplog.messages) == 1
 
 

@@ -6,8 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.pipelines.translator import Translator
 

@@ -10,8 +10,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.text.tokenizer import SPACE_MARK, Tokenizer, is_unspaced
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.subwords import SPACE_MARK
+from regard.data.text.tokenizer import Tokenizer, Vocabularies, is_unspaced
 from regard.errors import UserError
 from regard.interop.argos import ArgosPackage, export_argos
 from regard.interop.sentencepiece import to_sentencepiece

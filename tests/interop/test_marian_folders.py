@@ -15,8 +15,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.data.text.vocabularies import load_tokenizer
+from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos
@@ -155,7 +154,7 @@ def test_imported_model_agrees_with_transformers(folder: Path, imported: Transla
 def test_tokenizer_is_saved_pickled_and_loaded(imported: Translator, folder: Path, tmp_path: Path) -> None:
     source = imported.vocabularies.source
     source.save(tmp_path / "tokenizer.json")
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(loaded, SentencePieceTokenizer) and loaded.fingerprint() == source.fingerprint()
     assert pickle.loads(pickle.dumps(source)).encode("the tree") == source.encode("the tree")
     assert source.char_spans(source.encode("the tree"))[-1][1] == len("the tree")

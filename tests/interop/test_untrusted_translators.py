@@ -158,7 +158,7 @@ TORCH: dict[str, tuple[dict[str, Tensor | None], dict[str, Any], dict[str, str],
     "a name too few": ({}, SETTINGS, {"source": "src.weight"}, "target is missing"),
     "no transformer": ({FIRST: None}, SETTINGS, NAMES, "0 tensors whose names end with"),
     "two transformers": ({"b__" + FIRST: torch.ones(24, 8)}, SETTINGS, NAMES, "2 tensors whose names end with"),
-    "first without dimensions": ({FIRST: torch.tensor(1.0)}, SETTINGS, NAMES, "must have two dimensions"),
+    "first without dimensions": ({FIRST: torch.tensor(1.0)}, SETTINGS, NAMES, "must have 2 dimensions"),
     "embedding without dimensions": (
         {"src__weight": torch.tensor(1.0)},
         SETTINGS,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.interop import usage
 from regard.interop.export_model import FORMATS, export_model
 from regard.interop.import_model import import_model

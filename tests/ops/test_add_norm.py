@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.ops import add_norm as module
 from regard.ops import dispatch
 from regard.ops.add_norm import add_norm, add_norm_inference_kernel, sum_and_norm
-from regard.ops.dropout import kernel_drop_mask
+from tests.kernel_references import kernel_drop_mask, use_add_norm_reference
 
 needs_triton = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -20,7 +20,8 @@ EPS = 1e-5
 def use_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Run `sum_and_norm` by its kernels, or by their reference formulas."""
     monkeypatch.setattr(dispatch, "INTERPRETED", True)
-    monkeypatch.setattr(dispatch, "KERNELS_ENABLED", request.param)
+    if not request.param:
+        use_add_norm_reference(monkeypatch)
     return bool(request.param)
 
 

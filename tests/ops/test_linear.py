@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.ops import dispatch, linear_backward
+from regard.ops import dispatch, fused, linear_backward
 from regard.ops.dropout import drop
-from regard.ops.fused import blocks as fused
 from regard.ops.linear import HalfWeights, Linear, linear, linear_activation
 from regard.ops.linear_backward import Activation, MixedPrecisionLinear
 

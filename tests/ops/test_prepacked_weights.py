@@ -17,7 +17,6 @@ from regard.ops.linear import (
     padded_rows,
     prepack,
     refresh_prepacked,
-    remove_prepacked,
     supports,
     use_prepacked,
 )
@@ -206,9 +205,8 @@ def test_prepacking_is_visible_and_can_be_removed() -> None:
     with use_prepacked(model, "bfloat16"):
         assert repr(model).count("prepacked=bfloat16") == 2
     assert "prepacked" not in repr(model)
-    prepack(model, "int8")
-    assert model[0].prepacked is model[2].prepacked
-    remove_prepacked(model)
+    with use_prepacked(model, "int8"):
+        assert model[0].prepacked is model[2].prepacked
     assert model[0].prepacked is None
 
 

@@ -17,9 +17,10 @@ from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
 from regard.ops import dispatch, varlen_attention
-from regard.ops.dropout import KERNEL_LEVELS, kernel_drop_mask
+from regard.ops.dropout import KERNEL_LEVELS
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.varlen_attention import attend_key_ranges, attend_projections, split_projections
+from tests.kernel_references import kernel_drop_mask
 
 pytestmark = [
     pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="needs Triton"),

@@ -98,7 +98,7 @@ def test_the_run_states_the_length_of_its_longest_source(
     assert regard.Translator.load(tmp_path / "copy").longest_source == translator.longest_source
     config = json.loads((tmp_path / "copy" / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "copy" / "config.json").write_text(json.dumps(config | {"longest_source": "ten"}), encoding="utf-8")
-    with pytest.raises(regard.UserError, match=r"config.json: longest_source must be a positive number of tokens"):
+    with pytest.raises(regard.UserError, match=r"config.json: longest_source: input should be a valid integer"):
         regard.Translator.load(tmp_path / "copy")
 
 

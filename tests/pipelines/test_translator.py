@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.vocabularies import Vocabularies
+from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper, search
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.stepper import TokenHypothesis

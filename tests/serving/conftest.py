@@ -35,7 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def server(trained_run: Path, image_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with the model "toy" (en to zh), a copy of it for zh to en, and a classifier."""
     reverse = copy_with_languages(trained_run, tmp_path_factory.mktemp("served") / "reverse", "zh", "en")
-    limits = ("body_seconds=2", "drain=0", "sentence_tokens=64")  # low, so that tests of these limits are fast
+    # Low, so that tests of these limits are fast.
+    limits = ["body_seconds=2", "write_seconds=2", "drain=0", "sentence_tokens=64"]
+    limits.append("deadline=100")  # requests wait for a worker that is restarted, even on a slow machine
     options = [word for limit in limits for word in ("--limit", limit)]
     process = ServerProcess(trained_run, reverse, image_run, *options).wait_until_ready()
     yield process

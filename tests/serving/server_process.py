@@ -1,11 +1,13 @@
 """A `regard serve` process on a free port of the loopback interface."""
 
 import json
+import resource
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +69,21 @@ class ServerProcess:
         assert response.status_code == 200, response.text
         return response.json()["translatedText"]
 
-    def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels."""
+    def metric(self, name: str, label: str = "") -> float:
+        """Return the sum of a metric over its labels, or over those that contain `label`."""
         lines = httpx.get(f"{self.url}/metrics", timeout=TIMEOUT).text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+        own = (line for line in lines if line.split("{")[0].split(" ")[0] == name and label in line)
+        return sum(float(line.split()[-1]) for line in own)
+
+    @contextmanager
+    def without_free_descriptors(self) -> Iterator[None]:
+        """Prevents the server from opening files and connections; it can use those that are open."""
+        pid, before = self.process.pid, resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""

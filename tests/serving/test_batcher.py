@@ -17,9 +17,9 @@ from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
 from regard.serving.errors import ApiError
 from regard.serving.fair_queue import MAX_REMOVED, FairQueue
-from regard.serving.messages import LONG_TOKENS, Job
+from regard.serving.messages import LONG_TOKENS, BatchFailedError, Job
 from regard.serving.telemetry import Metrics
-from regard.serving.worker import BatchFailedError, WorkerDiedError
+from regard.serving.worker import WorkerDiedError
 from tests.asynchronous import VirtualClock, run_in_thread
 from tests.serving.conftest import FakeWorker
 

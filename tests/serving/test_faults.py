@@ -71,6 +71,26 @@ def test_slow_clients_are_disconnected(server: ServerProcess) -> None:  # this s
         assert slow_body.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert slow_headers.recv(1000) == b""
         assert silent.recv(1000) == b""
+    wait_until(lambda: server.metric("regard_requests_in_flight") == 1, what="only the request of /metrics")
+
+
+def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> None:  # this server has write_seconds=2
+    dropped = server.metric("regard_dropped_connections_total", 'reason="slow_response"')
+    body = json.dumps({"texts": ["We want tea and dogs " * 8] * 50, "pool": "none"}).encode()
+    headers = {"Content-Type": "application/json"}
+    response = httpx.post(f"{server.url}/api/embed", content=body, headers=headers, timeout=60)
+    assert response.status_code == 200
+    assert len(response.content) > 800_000  # eight of them are more than the buffers of the operating system
+    head = f"POST /api/embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    request = f"{head}Content-Type: application/json\r\n\r\n".encode() + body
+    with contextlib.ExitStack() as connections:
+        for _ in range(4):
+            connections.enter_context(connect(server)).sendall(request * 8)
+        wait_until(
+            lambda: server.metric("regard_dropped_connections_total", 'reason="slow_response"') == dropped + 4,
+            what="four dropped connections",
+        )
+        wait_until(lambda: server.metric("regard_requests_in_flight") == 1, what="only the request of /metrics")
 
 
 def test_large_bodies_are_rejected_without_buffering(server: ServerProcess) -> None:
@@ -84,10 +104,13 @@ def test_large_bodies_are_rejected_without_buffering(server: ServerProcess) -> N
     assert peak_kilobytes < 400_000
 
 
-@pytest.mark.parametrize("word", ["a" * 10_000, "果" * 600, "🙂" * 200, "\x00" * 300])
+LONG_WORDS = {"letters": "a" * 10_000, "Han": "果" * 600, "emoji": "🙂" * 200, "null": "\x00" * 300}
+
+
+@pytest.mark.parametrize("word", LONG_WORDS.values(), ids=LONG_WORDS)
 def test_long_words_are_split(word: str, server: ServerProcess) -> None:
     body = {"q": word, "source": "en", "target": "zh"}
-    response = httpx.post(f"{server.url}/translate", json=body, timeout=40)
+    response = httpx.post(f"{server.url}/translate", json=body, timeout=110)
     assert response.status_code in (200, 504), response.text
 
 
@@ -178,4 +201,18 @@ def test_killed_worker_is_restarted_and_no_request_fails(server: ServerProcess, 
     wait_until(lambda: httpx.get(f"{server.url}/ready").status_code == 200, what="readiness")
     assert server.translate(texts) == expected
     wait_until(lambda: server.metric("regard_worker_restarts_total") >= 1, what="a restart")
+    assert pid not in server.worker_pids
+
+
+def test_worker_that_cannot_be_restarted_yet_is_restarted_later(server: ServerProcess) -> None:
+    """Kill an idle worker while the server cannot open the files that another one needs."""
+    pid = server.worker_pids[0]
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        assert client.get("/ready").status_code == 200  # opens a connection
+        with server.without_free_descriptors():
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: server.events("worker not restarted"), what="a failed restart")
+            assert client.get("/ready").status_code == 503
+    assert server.events("worker not restarted")[0]["error"] == "a worker cannot be started (Too many open files)"
+    wait_until(lambda: httpx.get(f"{server.url}/ready", timeout=60).status_code == 200, what="readiness")
     assert pid not in server.worker_pids

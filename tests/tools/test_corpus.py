@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from regard.data.builtin.corpus import PATH
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 from tools.corpus import APPLES, Derivation, derive, is_withheld, sentence, write_corpus
 from tools.corpus.english import inflect
 from tools.corpus.lexicon.adjectives import COLORS, QUALITIES

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from tests.conftest import small_recipe

@@ -15,6 +15,7 @@ from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
 from regard.training import cuda_graph
 from regard.training.cuda_graph import StepGraph, signature_of, tensors_of, with_tensors
+from regard.training.loop import TrainingLoop
 from regard.training.objectives.nat import NATTargets
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -92,6 +93,25 @@ def test_batches_of_different_shapes_are_not_captured(tmp_path: Path, replayed: 
     assert not replayed
 
 
+def test_steps_run_eagerly_if_capture_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replayed: list[int]
+) -> None:
+    def capture(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(cuda_graph._CapturedStep, "__init__", capture)
+    settings = {"steps": 9, "validate_every": 9, "cuda_graph": True}
+    run(Line(points(4)), tmp_path / "run", **settings)
+    assert not replayed
+    log = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    events = [entry for entry in map(json.loads, log) if "event" in entry]
+    assert [entry["step"] for entry in events] == [4]
+    assert "steps run eagerly from now on" in events[0]["event"]
+    disable_capture(monkeypatch)
+    run(Line(points(4)), tmp_path / "eager", **settings)
+    assert saved(tmp_path / "run" / "last") == saved(tmp_path / "eager" / "last")
+
+
 def test_accumulated_batches_are_replayed_together(tmp_path: Path, replayed: list[int]) -> None:
     run(Line(points(4, 3)), tmp_path / "run", {"accumulate": 2}, steps=8, cuda_graph=True)
     assert replayed == [2] * 5
@@ -106,14 +126,26 @@ NAT_VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions", *NAT_VARIANTS])
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "r-drop": {"objective__r_drop": 2.0},
+    "scheduled-sampling": {"objective__scheduled_sampling": {"half_life": 2, "choice": "sample"}},
+    "guided-attention": {"objective__guided_attention": {"steps": 100, "layers": [1]}},
+    "all": {
+        "objective__r_drop": 2.0,
+        "objective__scheduled_sampling": {"half_life": 2, "decay": "linear"},
+        "objective__guided_attention": {"steps": 100},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ["translator", *OBJECTIVES, "patches", "convolutions", *NAT_VARIANTS])
 def test_run_with_cuda_graph_has_the_same_weights(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, replayed: list[int]
 ) -> None:
     settings = {"training__steps": 6, "training__validate_every": 6, "training__cuda_graph": True, "training__ema": 0.9}
     recipe: Recipe
-    if kind == "translator" or kind in NAT_VARIANTS:
-        settings |= {"model__kind": "nat"} | NAT_VARIANTS[kind] if kind in NAT_VARIANTS else {}
+    if kind == "translator" or kind in NAT_VARIANTS or kind in OBJECTIVES:
+        settings |= {"model__kind": "nat"} | NAT_VARIANTS[kind] if kind in NAT_VARIANTS else OBJECTIVES.get(kind, {})
         recipe = make_recipe(batch__tokens=150, model__dropout=0.1, training__valid_sentences=0, **settings)
     else:
         recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
@@ -126,6 +158,45 @@ def test_run_with_cuda_graph_has_the_same_weights(
     )
     assert one.keys() == other.keys()
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+@pytest.mark.parametrize(
+    ("objective", "steps_replayed"),
+    [
+        ({"objective__scheduled_sampling": {"half_life": 9, "start": 5}}, [4, 5, 9, 10, 11, 12]),
+        ({"objective__guided_attention": {"steps": 5, "weight": 3.0}}, [4, 5, 9, 10, 11, 12]),
+    ],
+    ids=["scheduled sampling starts", "guided attention ends"],
+)
+def test_step_is_captured_again_when_the_objective_changes(
+    objective: dict[str, Any],
+    steps_replayed: list[int],
+    tmp_path: Path,
+    make_recipe: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"training__steps": 12, "training__validate_every": 12, "training__log_every": 1}
+    settings |= {"training__cuda_graph": True, "training__valid_sentences": 0, "batch__tokens": 150}
+    recipe = make_recipe(model__dropout=0.1, **settings, **objective)
+    replayed: list[int] = []
+    replay = TrainingLoop._replayed_step
+
+    def record(self: Any, batches: Any, step: int) -> Any:
+        result = replay(self, batches, step)
+        replayed.extend([step] if result is not None else [])
+        return result
+
+    monkeypatch.setattr(TrainingLoop, "_replayed_step", record)
+    run_recipe(recipe, tmp_path / "replayed")
+    assert replayed == steps_replayed
+    disable_capture(monkeypatch)
+    run_recipe(recipe, tmp_path / "eager")
+    assert replayed == steps_replayed
+    losses = [
+        [json.loads(line).get("loss") for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("replayed", "eager")
+    ]
+    assert losses[0] == losses[1]
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -185,7 +256,7 @@ def test_nat_run_with_cuda_graph_has_a_similar_loss_on_a_gpu(
 
 
 @on_gpu
-@pytest.mark.parametrize("kind", ["translator", "patches", "convolutions"])
+@pytest.mark.parametrize("kind", ["translator", *OBJECTIVES, "patches", "convolutions"])
 def test_run_with_cuda_graph_has_similar_weights_on_a_gpu(
     kind: str, painted: Path, tmp_path: Path, make_recipe: Any, monkeypatch: pytest.MonkeyPatch, replayed: list[int]
 ) -> None:
@@ -197,8 +268,8 @@ def test_run_with_cuda_graph_has_similar_weights_on_a_gpu(
     }
     settings |= {"training__device": "cuda"}
     recipe: Recipe
-    if kind == "translator":
-        recipe = make_recipe(batch__tokens=600, model__dropout=0.1, **settings)
+    if kind == "translator" or kind in OBJECTIVES:
+        recipe = make_recipe(batch__tokens=600, model__dropout=0.1, **settings, **OBJECTIVES.get(kind, {}))
     else:
         recipe = image_recipe(painted, model__drop_path=0.2, model__stem=kind, **settings)
     run_recipe(recipe, tmp_path / "replayed")
@@ -216,7 +287,6 @@ def test_run_with_cuda_graph_has_similar_weights_on_a_gpu(
     ("changes", "message"),
     [
         ({"batch__layout": "padded"}, "training.cuda_graph needs batches of fixed shape; set batch.layout"),
-        ({"objective__r_drop": 1.0}, "training.cuda_graph supports plain teacher forcing only; omit objective"),
         ({"training__sharding": "fsdp"}, "training: cuda_graph needs the complete model in every process"),
         (
             {"model__kind": "nat", "model__length": "ctc", "batch__layout": "padded"},

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
 from regard.data.builtin.corpus import load_pairs
-from regard.data.text.pairs import Pair
-from regard.data.text.readers import read_parallel
+from regard.data.text.readers import Pair, read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator
@@ -172,7 +171,7 @@ def test_lines_beyond_the_learned_positions_are_too_long(loaded_learned: Transla
 @pytest.fixture
 def loaded_learned() -> Translator:
     from regard import Tokenizer, Transformer, TransformerConfig
-    from regard.data.text.vocabularies import Vocabularies
+    from regard.data.text.tokenizer import Vocabularies
 
     tokenizer = Tokenizer.train(["a b"] * 3, 270)
     size = {"width": 8, "heads": 2, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}

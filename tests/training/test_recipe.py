@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from regard.errors import UserError
 from regard.training.recipe import TrainingSettings, builtin_recipes
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.recipe import DataSettings
+from tests.extensions import extensions, titled_files  # noqa: F401
 
 BUILTIN = {"data.builtin": "en-zh"}
 
@@ -160,15 +163,15 @@ def test_separate_vocabularies_do_not_share_embeddings() -> None:
 @pytest.mark.parametrize(
     ("compile_model", "cuda_graph", "captured", "fixed"),
     [
-        (False, None, False, False),
-        (True, None, True, True),
+        (False, "auto", False, False),
+        (True, "auto", True, True),
         (True, False, False, True),
         (False, True, True, True),
         (False, False, False, False),
     ],
 )
 def test_compiled_or_captured_steps_need_fixed_shapes(
-    compile_model: bool, cuda_graph: bool | None, captured: bool, fixed: bool
+    compile_model: bool, cuda_graph: Any, captured: bool, fixed: bool
 ) -> None:
     training = TrainingSettings(compile=compile_model, cuda_graph=cuda_graph)
     assert (training.uses_cuda_graph, training.fixed_shapes) == (captured, fixed)
@@ -180,3 +183,91 @@ def test_compiled_or_captured_steps_need_fixed_shapes(
 def test_run_is_over_after_its_last_step_or_without_improvement(step: int, stale: int, over: bool) -> None:
     assert TrainingSettings(steps=10, patience=3).is_over(step, stale) == over
     assert TrainingSettings(steps=10).is_over(step, stale) == (step >= 10)
+
+
+# What a recipe leaves to the machine
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def on_a_gpu(*settings: str) -> Any:
+    return load_recipe(None, list(settings), BUILTIN).resolve(GPU)
+
+
+def test_translators_use_the_fastest_settings_on_a_gpu() -> None:
+    recipe = on_a_gpu()
+    assert (recipe.training.cuda_graph, recipe.training.residual_dtype) == (True, "bfloat16")
+    assert recipe.batch.layout == "packed"
+    assert recipe.describe_execution(GPU, False) == (
+        "bfloat16, bfloat16 residual stream, packed batches, steps captured in a CUDA graph"
+    )
+
+
+def test_a_cpu_gets_plain_steps() -> None:
+    recipe = load_recipe(None, [], BUILTIN).resolve(CPU)
+    assert (recipe.training.cuda_graph, recipe.training.residual_dtype) == (False, "float32")
+    assert recipe.batch.layout == "padded"
+
+
+def test_given_settings_are_kept() -> None:
+    given = ("training.cuda_graph=false", "training.residual_dtype=float32", "batch.layout=packed")
+    recipe = on_a_gpu(*given)
+    assert recipe == load_recipe(None, list(given), BUILTIN)
+    assert recipe.describe_execution(GPU, False).endswith("not captured in a CUDA graph (training.cuda_graph=false)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["objective.guided_attention.steps=9"], "guided attention needs much memory there; if sentences are short"),
+        (["model.attention={kind: local, window: 4}"], "needs full attention, not local"),
+        (["batch.layout=padded"], "batch.layout=padded"),
+        (["model.kind=nat", "model.length=end", "model.positions=learned", "model.max_length=64"], "model.max_length="),
+    ],
+)
+def test_steps_that_cannot_be_captured_run_eagerly_with_the_reason(settings: list[str], reason: str) -> None:
+    recipe = on_a_gpu(*settings)
+    assert recipe.training.cuda_graph is False
+    assert f"steps not captured in a CUDA graph ({reason}" in recipe.describe_execution(GPU, False)
+
+
+def test_several_processes_run_eagerly() -> None:
+    recipe = load_recipe(None, [], BUILTIN).resolve(GPU, launched=True)
+    assert recipe.training.cuda_graph is False
+    assert recipe.batch.layout == "packed"
+    assert recipe.describe_execution(GPU, True).endswith("(several processes train together)")
+
+
+def test_residual_stream_is_float32_where_bfloat16_has_no_use() -> None:
+    assert on_a_gpu("training.precision=float32").training.residual_dtype == "float32"
+    assert on_a_gpu("model.preset=tiny").training.residual_dtype == "float32"  # its norm is "pre"
+    assert on_a_gpu("model.kind=nat").training.residual_dtype == "float32"
+    assert on_a_gpu("model.kind=nat").training.cuda_graph is True
+
+
+def test_image_models_are_captured_by_default() -> None:
+    for name in ("mnist", "cifar10-swin", "croco-scenes"):
+        assert load_recipe(Path(name)).resolve(GPU).training.cuda_graph is True
+    local = load_recipe(Path("mnist"), ["model.attention={kind: linear}"]).resolve(GPU)
+    assert local.training.cuda_graph is False
+    assert local.describe_execution(GPU, False) == "bfloat16, steps not captured in a CUDA graph (linear attention)"
+
+
+def test_extensions_are_captured_only_on_demand(extensions: Path) -> None:  # noqa: F811
+    from regard.registry import import_extensions
+
+    (extensions / "focal.py").write_text(titled_files("objective")["focal.py"], encoding="utf-8")
+    import_extensions([str(extensions / "focal.py")])
+    settings = ["objective.kind=focal", "data.images=images"]
+    recipe = load_recipe(Path("mnist"), settings).resolve(GPU)
+    assert recipe.training.cuda_graph is False
+    assert "extensions may synchronise" in recipe.describe_execution(GPU, False)
+    assert load_recipe(Path("mnist"), [*settings, "training.cuda_graph=true"]).resolve(GPU).training.uses_cuda_graph
+
+
+def test_resumed_run_keeps_what_was_chosen_when_it_began() -> None:
+    began = on_a_gpu()
+    resumed = load_recipe(None, [], BUILTIN).keep_machine_settings(began)
+    assert (resumed.training.cuda_graph, resumed.training.residual_dtype) == (True, "bfloat16")
+    other = load_recipe(None, ["training.cuda_graph=false"], BUILTIN).keep_machine_settings(began)
+    assert other.training.cuda_graph is False

@@ -14,7 +14,7 @@ from typing import NamedTuple, TextIO
 from zlib import crc32
 
 from regard.data.builtin.corpus import Split
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 
 from .lexicon.people import NAMES, PRONOUNS
 from .rules import RULES

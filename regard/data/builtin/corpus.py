@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 
 Split = Literal["train", "valid", "test"]
 

@@ -136,9 +136,31 @@ class Augmentation:
         return self.normalisation(self.augment(images, *generators))
 
     def mix(self, images: Tensor, labels: Tensor, classes: int, *generators: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Apply mixup and cutmix to normalised images; see `mix`."""
-        s = self.settings
-        return mix(images, labels, classes, *generators, mixup=s.mixup, cutmix=s.cutmix, probability=s.mix_prob)
+        """Mix each image with its predecessor in the batch: mixup (Zhang et al., 2017), cutmix (Yun et al., 2019).
+
+        Mixup averages images with weights from Beta(mixup, mixup). Cutmix replaces a rectangle whose relative area is
+        from Beta(cutmix, cutmix). If both are enabled, each image uses one of them with equal probability.
+
+        Args:
+            images: Normalised images, (B, C, H, W).
+            labels: (B,), on the device of the images.
+            classes: Number of classes.
+            generators: One generator for each of the concatenated batches.
+
+        Returns:
+            Mixed images, and class probabilities (B, classes). A batch of one image is not mixed.
+        """
+        targets, (height, width) = F.one_hot(labels, classes).to(images), images.shape[2:]
+        batch_size = len(images) // len(generators)
+        if batch_size < 2 or not (self.settings.mixup or self.settings.cutmix):
+            return images, targets
+        drawn = [_draw_mix(self.settings, batch_size, height, width, generator) for generator in generators]
+        parameters = transforms.to_device(torch.cat(drawn).to(images.dtype), images.device)
+        kept, is_cutmix, top, left, bottom, right = parameters.unbind(1)
+        inside = transforms.rectangle_mask(top, left, bottom, right, height, width)
+        weight = torch.where(is_cutmix[:, None, None].bool(), (~inside).to(images), kept[:, None, None])[:, None]
+        mixed = weight * images + (1 - weight) * _predecessors(images, batch_size)
+        return mixed, kept[:, None] * targets + (1 - kept[:, None]) * _predecessors(targets, batch_size)
 
     def augment(self, images: Tensor, *generators: torch.Generator) -> Tensor:
         """Augment images without normalisation and mixing: uint8 (B, C, size, size)."""
@@ -211,53 +233,15 @@ class EvalTransform:
         return self.normalisation(transforms.centre_crop(images, self.size))
 
 
-def mix(
-    images: Tensor,
-    labels: Tensor,
-    classes: int,
-    *generators: torch.Generator,
-    mixup: float,
-    cutmix: float,
-    probability: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Mix each image with its predecessor in the batch: mixup (Zhang et al., 2017), cutmix (Yun et al., 2019).
-
-    Args:
-        images: Floats (B, C, H, W), one or several concatenated batches of one size.
-        labels: (B,), on the device of the images.
-        classes: Number of classes.
-        generators: One generator for each batch.
-        mixup: Images are averaged with weights from Beta(mixup, mixup); 0 disables mixup.
-        cutmix: A rectangle is replaced whose relative area is from Beta(cutmix, cutmix); 0 disables cutmix. If both are
-            enabled, each image uses one of them with equal probability.
-        probability: Probability of mixing an image.
-
-    Returns:
-        Mixed images, and class probabilities (B, classes). A batch of one image is not mixed.
-    """
-    targets, (height, width) = F.one_hot(labels, classes).to(images), images.shape[2:]
-    batch_size = len(images) // len(generators)
-    if batch_size < 2 or not (mixup or cutmix):
-        return images, targets
-    drawn = [_draw_mix(batch_size, height, width, g, mixup, cutmix, probability) for g in generators]
-    parameters = transforms.to_device(torch.cat(drawn).to(images.dtype), images.device)
-    kept, is_cutmix, top, left, bottom, right = parameters.unbind(1)
-    inside = transforms.rectangle_mask(top, left, bottom, right, height, width)
-    weight = torch.where(is_cutmix[:, None, None].bool(), (~inside).to(images), kept[:, None, None])[:, None]
-    mixed = weight * images + (1 - weight) * _predecessors(images, batch_size)
-    return mixed, kept[:, None] * targets + (1 - kept[:, None]) * _predecessors(targets, batch_size)
-
-
-def _draw_mix(
-    count: int, height: int, width: int, generator: torch.Generator, mixup: float, cutmix: float, probability: float
-) -> Tensor:
+def _draw_mix(s: AugmentationSettings, count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
     """Draw for each image the share that is kept, whether it uses cutmix, and the rectangle: (count, 6)."""
     seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     rng = np.random.default_rng(seed)  # the Beta distribution of torch does not accept a generator
     mix_draw, kind_draw, y, x = torch.from_numpy(rng.random((4, count)))
-    is_cutmix = (kind_draw < (0.5 if mixup else 1.0)) & (cutmix > 0)
-    mixup_kept, cutmix_kept = (torch.from_numpy(rng.beta(alpha or 1, alpha or 1, count)) for alpha in (mixup, cutmix))
-    kept = torch.where(mix_draw < probability, torch.where(is_cutmix, cutmix_kept, mixup_kept), 1.0)
+    is_cutmix = (kind_draw < (0.5 if s.mixup else 1.0)) & (s.cutmix > 0)
+    alphas = (s.mixup or 1, s.cutmix or 1)
+    mixup_kept, cutmix_kept = (torch.from_numpy(rng.beta(alpha, alpha, count)) for alpha in alphas)
+    kept = torch.where(mix_draw < s.mix_prob, torch.where(is_cutmix, cutmix_kept, mixup_kept), 1.0)
     box_height, box_width = (((1 - kept).sqrt() * side).round() for side in (height, width))
     top, left = (y * height - box_height / 2).round(), (x * width - box_width / 2).round()
     bottom, right = (top + box_height).clamp(max=height), (left + box_width).clamp(max=width)

@@ -229,10 +229,8 @@ def _all_grey(source: ImageSource, count: int) -> bool:
     """Return whether all sampled images that can be decoded are grey."""
     grey = []
     for row in _evenly_spaced(count, SAMPLES):
-        try:
+        with suppress(ImageError):
             grey.append(source.is_grey(row))
-        except ImageError:
-            continue
     return bool(grey) and all(grey)
 
 

@@ -20,9 +20,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.config import Settings, SideLength
-from regard.data.images.formats import supported_formats
 from regard.errors import ErrorKind, UserError
-from regard.files import check_regular, open_regular
+from regard.files import check_regular, open_regular, supported_image_formats
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -96,9 +95,6 @@ def decode_image(
         name: Name of the image in errors, if `data` is not a path.
         max_pixels: Maximum number of pixels, checked in the header before memory is allocated.
         min_side: If given, the image may be decoded at reduced size, but its shorter side is at least this long.
-
-    Raises:
-        ImageError: If the file is missing, not an image, truncated, damaged or too large.
     """
     name = str(data) if isinstance(data, Path) else name
     with open_image(data, name, max_pixels) as image:
@@ -131,7 +127,7 @@ def open_image(data: bytes | Path, name: str, max_pixels: int = MAX_PIXELS) -> I
         with report_unreadable_image(data):
             check_regular(data)
     try:
-        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_formats())
+        image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=supported_image_formats())
     except Image.DecompressionBombError:
         raise ImageSizeError(name, f"has more than the allowed {max_pixels:,} pixels; reduce its size") from None
     except UnidentifiedImageError:
@@ -198,7 +194,9 @@ def _explain_unidentified(data: bytes | Path) -> str:
         start.decode("utf-8")
     except UnicodeDecodeError as error:
         if error.start < len(start) - 3:  # the last character may be incomplete
-            return f"not an image in a supported format ({', '.join(supported_formats())}), or its header is damaged"
+            return (
+                f"not an image in a supported format ({', '.join(supported_image_formats())}), or its header is damaged"
+            )
     return "a text file, not an image"
 
 
@@ -331,11 +329,7 @@ def view_size(metadata: dict[str, Any], patch: int, where: str) -> tuple[int, in
 
 
 def open_view(path: Path, size: tuple[int, int]) -> Tensor:
-    """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W).
-
-    Raises:
-        ImageError: The image cannot be read; names it.
-    """
+    """Return the centre of an image, resized to (height, width), with pixels in [0, 1], (1, 3, H, W)."""
     height, width = size
     fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(fitted)).permute(2, 0, 1)[None].float() / 255

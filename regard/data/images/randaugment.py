@@ -35,7 +35,6 @@ def rand_augment(
     """Apply one operation to each image.
 
     Args:
-        images: uint8 (B, C, H, W).
         operations: Indices in `OPERATIONS`, (B,). All tensors are on the same device.
         amount: Strength from 0 to 1, (B,); autocontrast and equalize ignore it.
         sign: 1 or -1, (B,): direction of operations that have one.

@@ -47,9 +47,6 @@ def write_image_store(
     """Decode every image of a set and write the result; return the number of skipped images.
 
     Args:
-        folder: Existing empty folder.
-        images: Images to decode.
-        resize: Size of the stored images.
         max_bad: Share of images that may be skipped because they cannot be decoded. If it is not 0, at least one may.
         store_pixels: Whether to store the pixels, or only check that the images can be decoded.
         threads: Number of decoding threads, by default one per core.
@@ -87,7 +84,6 @@ def open_image_store(folder: Path, images: ImageSet | None = None, threads: int 
     """Open the images of a store.
 
     Args:
-        folder: Folder of the store.
         images: Set that the store was made from; necessary only if the store has no pixels.
         threads: Number of decoding threads if the store has no pixels, by default one per core.
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.images.sources import FileSource, Listing, PackedImages, PackedSource, parse_split, split_of_file
-from regard.errors import UserError
-from regard.files import check_regular, open_regular, parse_json, read_raw_lines
+from regard.errors import UserError, prefix_errors
+from regard.files import check_regular, one_line, open_regular, parse_json, read_raw_lines
+from regard.runtime import import_optional
 
 _IMAGE_COLUMN_LIST = "image img path file filename file_name filepath image_path bytes jpg png"
 IMAGE_COLUMNS = tuple(_IMAGE_COLUMN_LIST.split())
@@ -62,10 +63,8 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
     metadata, if there are any, as in files of Hugging Face `datasets`. The split is taken from the column `split`, or
     from the file name if there are several files.
     """
-    try:
-        import pyarrow  # an optional dependency
-    except ImportError:
-        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from None
+    with prefix_errors(path):
+        pyarrow = import_optional("pyarrow", "data")
     images = PackedImages()
     class_order: dict[str, None] = {}
     for shard in shards:
@@ -74,8 +73,7 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
             shard_split = split_of_file(shard) if len(shards) > 1 else None
             class_order |= dict.fromkeys(_read_shard(shard, shard_split, columns, images))
         except (pyarrow.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{shard}: damaged or not a Parquet file ({reason}); download it again") from None
+            raise UserError(f"{shard}: damaged or not a Parquet file ({one_line(error)}); download it again") from None
     labels = set(images.labels)
     classes = tuple(name for name in class_order if name in labels) if labels <= class_order.keys() else None
     root = path if path.is_dir() else path.parent

@@ -52,10 +52,7 @@ def resized_crop(images: Tensor, top: Tensor, left: Tensor, height: Tensor, widt
 def affine(images: Tensor, matrices: Tensor, fill: int = 128) -> Tensor:
     """Transform each image: the pixel at (x, y), relative to the centre, is taken from matrices[i] @ (x, y, 1).
 
-    Args:
-        images: uint8 (B, C, H, W).
-        matrices: (B, 2, 3), in pixels.
-        fill: Value of pixels that are taken from outside the image.
+    The matrices, (B, 2, 3), are in pixels. Pixels that are taken from outside the image have the value `fill`.
     """
     height, width = images.shape[2:]
     # affine_grid expects normalised coordinates, in which the image extends from -1 to 1 in both directions.

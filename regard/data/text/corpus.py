@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import Shard, read_lines, require_nonempty
+from regard.data.text.readers import Pair, PairRecord, Shard, read_lines, require_nonempty
 from regard.errors import UserError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from regard.data.text.pairs import Links, Pair, PairRecord
+from regard.data.text.readers import Links, Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import ParallelTokens, RaggedArray
 
@@ -76,7 +76,6 @@ def link_tokens(links: Links, source_words: Sequence[int], target_words: Sequenc
     Every token of a word is linked to every token of the words that it is linked to, and EOS to EOS.
 
     Args:
-        links: Linked words.
         source_words, target_words: Word of each token, without BOS and EOS.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
+"""Sentence pairs, and readers of text files and of parallel text: line files, TSV, JSON lines and Parquet.
 
 All readers are lazy and hold only one line, or some thousand rows of a Parquet file, in memory. A file is opened when
 the first item is requested. Invalid files raise a UserError, which names the file and the line.
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from regard.data.text.languages import find_language
-from regard.data.text.pairs import Pair
-from regard.errors import UserError
-from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
+from regard.errors import UserError, prefix_errors
+from regard.files import check_regular, one_line, parse_json, read_raw_lines, report_unreadable
+from regard.runtime import import_optional
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
@@ -27,6 +27,24 @@ PARQUET_ROWS = 8192
 COLUMN_NAMES = ("source", "target", "src", "tgt", "trg", "input", "output", "text", "translation", "reference", "ref")
 """Names of columns, besides languages, by which the header of a .tsv file is recognised."""
 Item = TypeVar("Item")
+Links = list[tuple[int, int]]
+"""Word alignment of a pair: indices of linked source and target words, counted from 0."""
+
+
+class Pair(NamedTuple):
+    """A source text and a target text, for example a sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class PairRecord(NamedTuple):
+    """A pair with the file and line (or row) that it was read from and, if available, its word alignment."""
+
+    pair: Pair
+    file: str
+    line: int
+    links: Links | None = None
 
 
 @dataclass(frozen=True)
@@ -177,16 +195,13 @@ def read_jsonl(path: Path, source: str = "source", target: str = "target") -> It
 
 def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
     """Read two text columns of a Parquet file; "a.b" selects field b of the struct column a."""
-    try:
-        import pyarrow  # an optional dependency
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(f"{path} is a Parquet file; to read it, run: pip install 'regard[data]'.") from error
+    with prefix_errors(path):
+        pyarrow, parquet = import_optional("pyarrow", "data"), import_optional("pyarrow.parquet", "data")
     if not path.exists():
         raise UserError(f"{path} does not exist; give the path of an existing file.")
     check_regular(path)
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+        with parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             _check_columns(file.schema_arrow, (source, target), path)
             row = 0
             for batch in file.iter_batches(PARQUET_ROWS, columns=[source, target], use_threads=False):
@@ -200,8 +215,7 @@ def read_parquet(path: Path, source: str = "source", target: str = "target") -> 
                         raise UserError(f'{path}, row {row}: the value of "{missing}" is null, but must be text.')
                     yield Pair(*texts)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged or not a Parquet file ({reason}); download it again.") from error
+        raise UserError(f"{path} is damaged or not a Parquet file ({one_line(error)}); download it again.") from error
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -265,10 +279,8 @@ def _open_decompressed(path: Path) -> BinaryIO:
 
 
 def _open_zstandard(path: Path) -> BinaryIO:
-    try:
-        import pyarrow  # an optional dependency
-    except ImportError as error:
-        raise UserError(f"{path} is compressed with zstd; to read it, run: pip install 'regard[data]'.") from error
+    with prefix_errors(path):
+        pyarrow = import_optional("pyarrow", "data")
     # Path.open raises the same errors as for other files; BufferedReader adds readline to the stream of pyarrow.
     return io.BufferedReader(pyarrow.input_stream(path.open("rb"), compression="zstd"))
 

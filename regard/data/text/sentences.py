@@ -1,5 +1,6 @@
 """Sentence splitter: splits a text into sentences and the white space between them, and joins their translations."""
 
+import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,6 @@ def split_sentences(text: str, fits: Callable[[str], bool] = lambda sentence: Tr
     The result contains all characters of the text. A text of white space has no sentences.
 
     Args:
-        text: Text to split.
         fits: Returns whether a sentence is short enough; others are divided, at white space if possible.
     """
     body = text.lstrip()
@@ -117,13 +117,36 @@ def length_warning(tokens: int, longest: int | None, divided: bool = False) -> s
     """Return a warning if a sentence is longer than those of the training data, or was divided; otherwise None.
 
     Args:
-        tokens: Number of tokens of the sentence.
         longest: Number of tokens of the longest source in the training data; None if unknown.
         divided: Whether it is a part of a sentence that does not fit the model.
     """
     if longest is not None and tokens > longest:
         return f"{tokens} tokens, but the longest training source has {longest}; the translation may be incomplete"
     return "too long for the model, so it was divided; the translation may be incomplete" if divided else None
+
+
+class LengthWarnings:
+    """Counts the texts with sentences that are longer than those of the training data; `noun` names such a text."""
+
+    def __init__(self, noun: str = "text") -> None:
+        self._noun, self._texts, self._first = noun, 0, ""
+
+    def add(self, number: int, warning: str | None) -> None:
+        """Count a text if it has a warning; `number` is the number of the text."""
+        if warning is not None:
+            self._texts += 1
+            self._first = self._first or f"{self._noun} {number}: {warning}"
+
+    def log(self) -> None:
+        """Log the message, if any."""
+        if self.message is not None:
+            logging.getLogger("regard").warning(self.message)
+
+    @property
+    def message(self) -> str | None:
+        """One sentence about the first of these texts and their number; None if there are none."""
+        others = f" (and {self._texts - 1} more)" if self._texts > 1 else ""
+        return f"{self._first}{others}" if self._texts else None
 
 
 def by_rank(n_best_lists: Sequence[Sequence[T]]) -> list[list[T]]:

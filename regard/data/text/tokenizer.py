@@ -4,47 +4,27 @@ The `tokenizers` library learns and applies the subword units. This module fixes
 such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
 
+import base64
 import hashlib
 import json
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, groupby, pairwise, repeat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import tokenizers
-from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, models, normalizers
 
+from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
-from regard.files import one_line, read_text
-
-SPACE_MARK = "▁"
-"""Displays a space. The vocabulary itself contains plain spaces, so this character needs no escaping in text."""
-
-MIN_COUNT = 2
-"""Rarer characters, merges and words are not added to the vocabulary."""
+from regard.files import one_line, parse_json, read_text
+from regard.runtime import import_optional
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""
-
-# Text is split into words, and no token crosses a word boundary. Letters and symbols are never in the same word, which
-# also prevents "<eos>" in a text from being found in the vocabulary. Words have a maximum length because the training
-# time is quadratic in it.
-_COMMON_WORDS = (
-    r" ?[\p{L}\p{M}&&[^\p{Han}]]{1,200}",  # letters and combining marks
-    r" ?\p{N}",  # one digit
-    r" ?[^\s\p{L}\p{M}\p{N}\p{Han}]{1,200}",  # symbols
-    r" {1,200}(?= )",  # all but the last of several spaces: the last one belongs to the next word
-    r" ",
-    r"[^\S ]{1,200}",  # other white space
-)
-WORD_PATTERNS = {
-    "bpe": "|".join((r" ?\p{Han}{1,200}", *_COMMON_WORDS)),
-    # Han characters do not include a preceding space; otherwise each would be two words.
-    "word": "|".join((r"\p{Han}", *_COMMON_WORDS)),
-}
 
 _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 """A text that most tokenizers not made by this class would change."""
@@ -59,6 +39,13 @@ LEADING_SPACE = normalizers.Sequence(
 A text that starts with a space gets another one, so that decoding can always remove a leading space.
 """
 
+SENTENCEPIECE_PREFIX = '{"sentencepiece":'
+"""Start of a file written by `SentencePieceTokenizer.save`."""
+REQUIRED_TOKENS = ("<pad>", "</s>", "<unk>")
+_LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
+"""A token that selects the target language of a multilingual model, such as ">>de<<"."""
+JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
+"""Names of the files of `Vocabularies` in a model folder."""
 
 _Value = TypeVar("_Value")
 
@@ -111,13 +98,12 @@ class Tokenizer:
                 f"A vocabulary of size {size} is too small: {len(cls.SPECIAL_TOKENS)} special tokens, 256 bytes and at "
                 f"least one learned token need {len(cls.FIXED_TOKENS) + 1}."
             )
-        splitter = pre_tokenizers.Split(Regex(WORD_PATTERNS[kind]), "isolated")
-        word_counts = _count_words(lines, splitter)
-        alphabet = _choose_alphabet(word_counts, num_learned)
-        if kind == "bpe":
-            learned, merges = _learn_merges(word_counts, alphabet, num_learned)
-        else:
-            learned, merges = _choose_words(word_counts, alphabet, num_learned), []
+        text = (
+            _add_leading_space(line, f"line {number} of the training text")
+            for number, line in enumerate(lines, start=1)
+            if line
+        )
+        learned, merges = learn_subwords(text, num_learned, kind)
         model = models.BPE(
             {token: index for index, token in enumerate([*cls.FIXED_TOKENS, *learned])},
             merges,
@@ -126,7 +112,7 @@ class Tokenizer:
             ignore_merges=kind == "word",  # look up the complete word before spelling it
         )
         backend = tokenizers.Tokenizer(model)
-        backend.pre_tokenizer = splitter
+        backend.pre_tokenizer = split_words(kind)
         return cls(backend)
 
     def with_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
@@ -258,17 +244,21 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read a tokenizer written by `save`. `load_tokenizer` also reads SentencePiece tokenizers.
+        """Read a tokenizer of either class written by `save`.
 
         Raises:
             UserError: If the file cannot be read, is damaged, or contains a tokenizer with other special ids or one
                 that is not lossless.
         """
-        return cls.parse(read_tokenizer_file(path), path)
+        try:
+            content = read_text(path)
+        except UserError as error:
+            raise UserError(f"{error}; give the path of a saved tokenizer.") from None
+        kind = SentencePieceTokenizer if content.startswith(SENTENCEPIECE_PREFIX) else Tokenizer
+        return kind._parse(content, path)
 
     @classmethod
-    def parse(cls, content: str, path: Path) -> "Tokenizer":
-        """Parse the content of a file written by `save`."""
+    def _parse(cls, content: str, path: Path) -> "Tokenizer":
         try:
             check_subword_prefix(content)
             backend = tokenizers.Tokenizer.from_str(content)
@@ -320,16 +310,164 @@ class Tokenizer:
             yield table[index]
 
 
-def read_tokenizer_file(path: Path) -> str:
-    """Read the file of a tokenizer.
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model of an imported model, and a separate vocabulary with the ids. It may be lossy.
 
-    Raises:
-        UserError: If the file cannot be read.
+    This is how Marian models work: a token outside the vocabulary is unknown, even if SentencePiece has an id for it.
+
+    Args:
+        model: Content of the SentencePiece model file.
+        ids: Id of every token, without gaps; contains `REQUIRED_TOKENS`.
+        name: Name of the tokenizer in error messages.
     """
-    try:
-        return read_text(path)
-    except UserError as error:
-        raise UserError(f"{error}; give the path of a saved tokenizer.") from None
+
+    def __init__(self, model: bytes, ids: Mapping[str, int], name: str) -> None:
+        self._model, self._ids = model, dict(ids)
+        self._processor = _open_sentencepiece(model, name)
+        if sorted(self._ids.values()) != list(range(len(self._ids))):
+            raise UserError(f"{name}: the token ids have gaps or duplicates, but must be 0 to {len(self._ids) - 1}")
+        for token in REQUIRED_TOKENS:
+            if token not in self._ids:
+                raise UserError(f"{name}: the vocabulary has no token {token}")
+        self._unknown = self._ids["<unk>"]
+        tokens = sorted(self._ids, key=self._ids.__getitem__)
+        self._tokens = [token.replace(SPACE_MARK, " ") for token in tokens]
+        try:
+            self._bytes = [self._decode_token(token) for token in tokens]
+            self._split("a")
+        except (IndexError, ValueError, RuntimeError) as error:
+            raise UserError(f"{name}: damaged SentencePiece model ({one_line(error)})") from None
+
+    def _decode_token(self, token: str) -> bytes:
+        if token in REQUIRED_TOKENS or _LANGUAGE_TOKEN.fullmatch(token):
+            return b""
+        sentencepiece_id = self._processor.piece_to_id(token)
+        if self._processor.is_byte(sentencepiece_id):
+            return bytes([int(token[3:5], 16)])
+        if self._processor.is_control(sentencepiece_id):
+            return b""
+        return token.replace(SPACE_MARK, " ").encode("utf-8")
+
+    @property
+    def kind(self) -> Literal["bpe", "word"]:
+        """Not available, because only tokenizers trained by regard have a kind."""
+        raise UserError("this is a SentencePiece tokenizer; a model with it can translate, but not be trained")
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Id of every token, spelled as in SentencePiece."""
+        return dict(self._ids)
+
+    @property
+    def model(self) -> bytes:
+        """Content of the SentencePiece model file."""
+        return self._model
+
+    def encode(self, text: str) -> list[int]:
+        check_surrogates(text, "the text")
+        return self._encode(text)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        for number, text in enumerate(texts):
+            check_surrogates(text, f"text {number} of the batch")
+        return [self._encode(text) for text in texts]
+
+    def encode_continuation(self, text: str) -> list[int]:
+        check_surrogates(text, "the text")
+        tokens = self._split(text)
+        if tokens and tokens[0] == SPACE_MARK:
+            del tokens[0]
+        elif tokens and tokens[0].removeprefix(SPACE_MARK) in self._ids:
+            tokens[0] = tokens[0].removeprefix(SPACE_MARK)
+        return [self._ids.get(token, self._unknown) for token in tokens]
+
+    def _encode(self, text: str) -> list[int]:
+        language = _LANGUAGE_TOKEN.match(text)
+        if language and language[0] in self._ids:
+            return [self._ids[language[0]], *self._encode(text[language.end() :])]
+        return [self._ids.get(token, self._unknown) for token in self._split(text)]
+
+    def _split(self, text: str) -> list[str]:
+        tokens: list[str] = self._processor.encode(text, out_type=str)
+        return tokens
+
+    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
+        if tokens:
+            raise UserError("tokens cannot be added to a SentencePiece tokenizer")
+        return self
+
+    def to_tokenizers(self) -> tokenizers.Tokenizer:
+        """Not available, because the `tokenizers` library has no equivalent."""
+        raise UserError("this is a SentencePiece tokenizer, which this format does not support")
+
+    def _to_json(self) -> str:
+        content = {"sentencepiece": base64.b64encode(self._model).decode("ascii"), "ids": self._ids}
+        return json.dumps(content, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def _parse(cls, content: str, path: Path) -> "SentencePieceTokenizer":
+        try:
+            values = parse_json(content)
+            model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error}); import it again.") from None
+        return cls(model, check_ids(ids, path), str(path))
+
+    def fingerprint(self) -> str:
+        content = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer")
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizer of each side; the same object if the vocabulary is joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def __repr__(self) -> str:
+        if self.joint:
+            return f"Vocabularies(joint, {self.source})"
+        return f"Vocabularies({self.source}, {self.target})"
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        if self.joint:
+            self.source.save(folder / JOINT_FILE)
+        else:
+            self.source.save(folder / SOURCE_FILE)
+            self.target.save(folder / TARGET_FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Vocabularies":
+        if (folder / SOURCE_FILE).exists() or (folder / TARGET_FILE).exists():
+            return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
+        joint = Tokenizer.load(folder / JOINT_FILE)
+        return cls(joint, joint)
+
+    @property
+    def tokens(self) -> tuple[list[str], list[str]]:
+        """The tokens of each side by id."""
+        return self.source.vocabulary, self.target.vocabulary
+
+    def with_tokens(self, tokens: Sequence[str]) -> "Vocabularies":
+        """Return vocabularies with additional tokens on both sides, which are never split."""
+        source = self.source.with_tokens(tokens)
+        return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
+
+    def fingerprint(self) -> str:
+        return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a model folder contains a tokenizer."""
+    return any((folder / name).exists() for name in (JOINT_FILE, SOURCE_FILE, TARGET_FILE))
 
 
 def check_subword_prefix(content: str) -> None:
@@ -345,11 +483,7 @@ def check_subword_prefix(content: str) -> None:
 
 
 def check_surrogates(text: str, name: str) -> None:
-    """Check that a text is valid Unicode.
-
-    Raises:
-        UserError: If the text contains a lone surrogate.
-    """
+    """Check that a text is valid Unicode, without lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -384,61 +518,18 @@ def _is_exact(token: tokenizers.AddedToken) -> bool:
     return not (token.special or token.normalized or token.single_word or token.lstrip or token.rstrip)
 
 
-def _count_words(lines: Iterable[str], splitter: pre_tokenizers.PreTokenizer) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for number, line in enumerate(lines, start=1):
-        if line:
-            text = _add_leading_space(line, f"line {number} of the training text")
-            counts.update(word for word, _ in splitter.pre_tokenize_str(text))
-    if not any(word.strip() for word in counts):
-        raise UserError("The training text of the tokenizer is empty; it needs at least one line with a word.")
-    return counts
+def check_ids(values: Any, path: Path) -> dict[str, int]:
+    """Return the vocabulary read from a JSON file."""
+    if not isinstance(values, dict) or not all(type(number) is int for number in values.values()):
+        raise UserError(f"{path}: a vocabulary must be a JSON object of tokens with integer ids")
+    return values
 
 
-def _choose_alphabet(word_counts: Counter[str], num_learned: int) -> set[str]:
-    """Choose the most frequent characters, at most half of the tokens so that longer tokens can be learned as well.
-
-    The space is always chosen, because the training text may be without spaces, but other text is not.
-    """
-    counts: Counter[str] = Counter()
-    for word, count in word_counts.items():
-        for character in word:
-            counts[character] += count
-    del counts[SPACE_MARK]  # encoded as bytes, so that the mark always stands for a space in `tokens`
-    del counts[" "]
-    return {" ", *_rank(counts)[: (num_learned - 1) // 2]}
-
-
-def _choose_words(word_counts: Counter[str], alphabet: set[str], num_learned: int) -> list[str]:
-    words = [word for word in _rank(word_counts) if word not in alphabet and SPACE_MARK not in word]
-    return sorted(alphabet) + words[: num_learned - len(alphabet)]
-
-
-def _learn_merges(
-    word_counts: Counter[str], alphabet: set[str], num_learned: int
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Learn the tokens and merges of a BPE vocabulary.
-
-    Words are split at characters outside the alphabet before training. The trainer itself would choose randomly between
-    equally frequent characters, and would merge the neighbours of a character that it omits.
-    """
-    parts = (
-        repeat("".join(run), count)
-        for word, count in word_counts.items()
-        for in_alphabet, run in groupby(word, key=alphabet.__contains__)
-        if in_alphabet
-    )
-    learner = tokenizers.Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_learned, min_frequency=MIN_COUNT, show_progress=False, initial_alphabet=[" "]
-    )
-    learner.train_from_iterator(chain.from_iterable(parts), trainer)
-    vocabulary = learner.get_vocab()
-    merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
-    return sorted(vocabulary, key=vocabulary.__getitem__), merges
-
-
-def _rank(counts: Counter[str]) -> list[str]:
-    """Sort by descending count and then by name, so that the order of the training text does not matter."""
-    frequent = [name for name, count in counts.items() if count >= MIN_COUNT]
-    return sorted(frequent, key=lambda name: (-counts[name], name))
+def _open_sentencepiece(model: bytes, name: str) -> Any:
+    sentencepiece = import_optional("sentencepiece", "export")
+    if not model:
+        raise UserError(f"{name}: the SentencePiece model is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UserError(f"{name}: damaged or not a SentencePiece model ({one_line(error)})") from None

@@ -138,7 +138,6 @@ def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]],
     """Write corpora one after the other into a store, holding one chunk of them in memory.
 
     Args:
-        folder: Folder of the store, created if necessary.
         corpora: One iterator over chunks per corpus.
         max_values: Columns to write ("source", "target", "links") with the largest value of each, which selects the
             data type.

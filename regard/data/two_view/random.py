@@ -12,12 +12,7 @@ _INCREMENT, _FACTOR1, _FACTOR2 = (
 
 
 class SceneRandom:
-    """Random numbers for a batch of scenes; every call returns new numbers.
-
-    Args:
-        seed: Seed of all scenes.
-        scenes: Indices of the scenes, (B,).
-    """
+    """Random numbers for the scenes with the given indices, (B,); every call returns new numbers."""
 
     def __init__(self, seed: int, scenes: Tensor) -> None:
         self.keys = _mix(_mix(scenes.long() * _INCREMENT + 1) + seed % 2**62 * 2)

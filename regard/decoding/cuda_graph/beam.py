@@ -79,7 +79,7 @@ class BeamState:
         self.stops_when_full = zeros(1, dtype=torch.bool)
         self.status = zeros(2)
         self._slot = torch.arange(K, device=device, dtype=torch.int32)
-        self.kernels = BeamKernels(self, vocabulary) if beam_kernels_apply(device, K) else None
+        self.kernels = BeamKernels(self, vocabulary, CHUNK) if beam_kernels_apply(device, K) else None
 
     def start(self, max_lengths: Tensor, settings: SearchSettings) -> None:
         """Start a search; rows without a sentence are decided."""
@@ -215,15 +215,11 @@ def beam_kernels_apply(device: torch.device, beam_width: int) -> bool:
 class BeamKernels:
     """`BeamState.advance_reference` as two kernels instead of about seventy small operations.
 
-    Args:
-        beam: The beam.
-        vocabulary: Number of logits per hypothesis.
-        chunk: Number of logits that a program scans; `CHUNK` by default.
+    A program of the first kernel scans `chunk` of the `vocabulary` logits of a hypothesis.
     """
 
-    def __init__(self, beam: BeamState, vocabulary: int, chunk: int | None = None) -> None:
-        self.beam, self.vocabulary = beam, vocabulary
-        self.chunk = CHUNK if chunk is None else chunk
+    def __init__(self, beam: BeamState, vocabulary: int, chunk: int) -> None:
+        self.beam, self.vocabulary, self.chunk = beam, vocabulary, chunk
         B, K, _ = beam.shape
         self.chunks = -(-vocabulary // self.chunk)
         self.slots = _next_power_of_two(2 * K)

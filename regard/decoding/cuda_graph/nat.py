@@ -40,10 +40,7 @@ Size = tuple[int, int]
 class CapturedNAT:
     """Decodes with one model and keeps captured graphs of a few shapes; one batch at a time.
 
-    Args:
-        model: A non-autoregressive model.
-        capture: Whether to capture and replay graphs; by default if the model is on a GPU. Otherwise the same functions
-            are called directly.
+    By default, graphs are captured if the model is on a GPU; otherwise the same functions are called directly.
     """
 
     def __init__(self, model: NATransformer, capture: bool | None = None) -> None:
@@ -115,13 +112,9 @@ class CapturedNAT:
         inputs: Sequence[Tensor],
         longest: int | None,
     ) -> tuple[Tensor, ...]:
-        """Return the outputs of the graph with this key, which is captured if it does not exist.
+        """Return the outputs of the graph with this key, its name and shape; it is captured if it does not exist.
 
-        Args:
-            key: Name and shape of the graph.
-            function: Function that the graph computes.
-            inputs: Its inputs.
-            longest: Length of its longest rows; None if the batch is too large to be captured and kept.
+        `longest` is the length of its longest rows, or None if the batch is too large to be captured and kept.
         """
         if longest is None:
             return function(*(x.to(self.device) for x in inputs))

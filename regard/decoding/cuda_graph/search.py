@@ -10,13 +10,7 @@ from regard.attention.masks import pad_batch
 from regard.decoding.beam import raise_if_nan
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
-from regard.decoding.cuda_graph.capture import (
-    SMALL_BATCH,
-    Pool,
-    grow_position_tables,
-    padded_batch_size,
-    padded_length,
-)
+from regard.decoding.cuda_graph.capture import SMALL_BATCH, Pool, grow_position_tables, padded_batch_size, padded_length
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.stepper import TokenHypothesis
 from regard.models.transformer import Transformer
@@ -31,10 +25,7 @@ STEPS_BEFORE_CAPTURE = 200
 class CapturedSearch:
     """Searches with one model and keeps captured steps of a few shapes; one search at a time.
 
-    Args:
-        model: The model.
-        capture: Whether to capture and replay steps; by default if the model is on a GPU.
-        memory: Maximum number of bytes of all steps; by default a fraction of the GPU's memory.
+    By default, steps are captured if the model is on a GPU, and use at most a fraction of its memory, in bytes.
     """
 
     def __init__(self, model: Transformer, capture: bool | None = None, memory: int | None = None) -> None:

@@ -31,11 +31,7 @@ class SearchShape(NamedTuple):
 class StaticCache(KVCache):
     """A KV cache of fixed size, in which the K tokens of each step occupy consecutive slots.
 
-    Args:
-        kind: Function that attends to the stored keys.
-        buffer: Keys and values, (2, B, H, T · K, D).
-        step: Number of the current step, (1,).
-        beam_width: Number of tokens per step, K.
+    The buffer holds keys and values, (2, B, H, T · K, D), and `step` the number of the current step, (1,).
     """
 
     def __init__(self, kind: Callable[..., Tensor], buffer: Tensor, step: Tensor, beam_width: int) -> None:
@@ -66,10 +62,7 @@ class StaticCache(KVCache):
 class StaticDecoderState(DecoderState):
     """A decoder state in static tensors: the number of steps is on the device, and no tensor changes its size.
 
-    Args:
-        model: The model.
-        shape: The shape of the search.
-        slots: For each hypothesis, the slot of its token among the K tokens of each step, (B, K, T).
+    `slots` holds the slot of each hypothesis's token among the K tokens of each step, (B, K, T).
     """
 
     def __init__(self, model: Transformer, shape: SearchShape, slots: Tensor) -> None:
@@ -143,11 +136,7 @@ class StaticDecoderState(DecoderState):
 class CapturedStep:
     """The decoder state and the beam of a search of fixed shape, and the step that advances both.
 
-    Args:
-        model: The model.
-        shape: The shape of the search.
-        capture: Whether to capture the step as a CUDA graph.
-        pool: Memory pool of the graph, which several graphs may share.
+    If the step is captured, several graphs may share the memory pool.
     """
 
     def __init__(self, model: Transformer, shape: SearchShape, capture: bool, pool: Pool = None) -> None:

@@ -70,15 +70,12 @@ class Result:
         return next(timing.milliseconds for timing in self.timings if timing.batch == batch)
 
     def as_dict(self) -> dict[str, Any]:
-        rates = [asdict(t) | {f"{self.unit}_per_second": round(t.per_second, 2)} for t in self.timings]
-        return {
-            "name": self.name,
-            "settings": self.settings,
-            "parameters": self.parameters,
-            "timings": rates,
-            "score": self.score and self.score.as_dict(),
-            "same": self.same,
-        }
+        values = asdict(self)
+        values["timings"] = [
+            asdict(one) | {f"{self.unit}_per_second": round(one.per_second, 2)} for one in self.timings
+        ]
+        del values["unit"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], unit: str = "sentences") -> Self:

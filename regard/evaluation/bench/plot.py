@@ -8,8 +8,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.errors import UserError
 from regard.evaluation.bench.harness import Result
-from regard.inspection.fonts import use_fonts
-from regard.runtime import replace_file
+from regard.inspection.fonts import save_figure
 
 FORMATS = (".png", ".svg", ".pdf")
 # The colour-blind safe palette of Okabe and Ito, without yellow, which is too light on paper.
@@ -59,7 +58,6 @@ def draw_quality_against_speed(results: Sequence[Result], title: str) -> Figure:
 
 
 def save_quality_plot(results: Sequence[Result], path: Path, title: str) -> None:
-    """Draw the results into a file, atomically."""
-    with replace_file(path) as temporary, use_fonts([title, *(result.name for result in results)], path):
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None  # reproducible files
-        draw_quality_against_speed(results, title).savefig(temporary, dpi=140, facecolor="white", metadata=metadata)
+    """Draw the results into a file."""
+    texts = [title, *(result.name for result in results)]
+    save_figure(lambda: draw_quality_against_speed(results, title), texts, path)

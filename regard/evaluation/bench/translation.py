@@ -91,11 +91,9 @@ def benchmark_translators(
     tokenisation: str = "13a",
     compare: bool = False,
 ) -> SpeedReport:
-    """Time translators at every batch size, and score them if there are references.
+    """Time translators for some seconds at every batch size, and score them if there are references.
 
-    Args:
-        seconds: Time for each system and batch size.
-        compare: Whether to report how often the translations equal those of the first system.
+    With `compare`, also report how often the translations equal those of the first system.
     """
     functions = [system.translate for system in systems]
     by_size = [measure_speed(functions, sentences.sources, size, seconds) for size in batch_sizes]

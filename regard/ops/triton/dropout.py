@@ -1,4 +1,4 @@
-"""Random numbers of kernels that drop elements; `regard.ops.dropout.kernel_drop_mask` is the reference."""
+"""Random numbers of kernels that drop elements; `kernel_drop_mask` of tests/kernel_references.py is the reference."""
 
 import triton
 import triton.language as tl

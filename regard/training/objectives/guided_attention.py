@@ -26,6 +26,7 @@ from regard.attention.packing import pad_packed, pad_packed_mask
 from regard.config import Settings
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.training.task import Step
 from regard.training.tasks.translation.batches import TextBatch
 
 MIN_MASS = 1e-9
@@ -78,9 +79,14 @@ class GuidedAttention:
     def __init__(self, settings: GuideSettings) -> None:
         self.settings = settings
 
-    def weight(self, step: int) -> float:
-        """Return the weight of the loss at a step, counted from 1."""
-        return self.settings.weight * max(0.0, 1 - (step - 1) / self.settings.steps)
+    def applies(self, step: int) -> bool:
+        """Return whether the loss has a positive weight at a step, counted from 1."""
+        return step <= self.settings.steps
+
+    def weight(self, step: Step) -> Tensor:
+        """Return the weight of the loss at a step, counted from 1, as a tensor ()."""
+        elapsed = torch.as_tensor(step, dtype=torch.float64) - 1
+        return (self.settings.weight * (1 - elapsed / self.settings.steps).clamp(min=0)).float()
 
     @contextmanager
     def observe(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
@@ -113,7 +119,8 @@ class GuidedAttention:
         target, source = batch.target_layout, batch.source_layout
         if self.settings.prior == "diagonal":
             positions = torch.arange(target.longest, device=target.lengths.device)
-            return diagonal_prior(target, source, self.settings.width), positions < target.lengths[:, None]
+            guided = (positions < target.lengths[:, None]) & batch.is_sentence()[:, None]
+            return diagonal_prior(target, source, self.settings.width), guided
         if batch.links is None:
             raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
         prior = aligned_prior(target, source, batch.links)
@@ -127,11 +134,15 @@ def diagonal_prior(target: Layout, source: Layout, width: float) -> Tensor:
 
 
 def aligned_prior(target: Layout, source: Layout, links: Tensor) -> Tensor:
-    """Return 1 at the links (sentence, target position, source position), (L, 3), and 0 elsewhere, (B, T, S)."""
+    """Return 1 at the links (sentence, target position, source position), (L, 3), and 0 elsewhere, (B, T, S).
+
+    Links of -1 are padding.
+    """
     shape = len(target.lengths), target.longest, source.longest
     sentence, t, s = links.unbind(1)
     index = (sentence * target.longest + t) * source.longest + s
-    return torch.zeros(math.prod(shape), device=links.device).index_fill(0, index, 1.0).view(shape)
+    index = torch.where(sentence < 0, math.prod(shape), index)  # one element more, which is dropped
+    return torch.zeros(math.prod(shape) + 1, device=links.device).index_fill(0, index, 1.0)[:-1].view(shape)
 
 
 def weights_by_sentence(attention: Attention, q: Tensor, k: Tensor, mask: Mask) -> Tensor:

@@ -31,7 +31,6 @@ from regard.data.text.tokens import RaggedArray
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops import ctc
-from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.registry import register
 from regard.training.objectives.registry import Objective
 from regard.training.task import LossSum, Step
@@ -227,7 +226,7 @@ class NATObjective:
 
     def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss as a sum over the `batch.count` tokens that `count_predicted` counts."""
-        config, is_sentence = model.config, find_sentences(batch)
+        config, is_sentence = model.config, batch.is_sentence()
         encoded = model.encode(batch.source, batch.source_layout)
         if config.length == "classifier":
             targets = exact_targets(batch.target_layout, is_sentence if batch.fixed_shape else None)
@@ -344,7 +343,7 @@ def length_loss(model: NATransformer, encoded: Tensor, batch: TextBatch) -> Tens
     differences = (lengths - batch.source_layout.lengths).clamp(-limit, limit)
     logits = model.length_logits(encoded, batch.source_layout).float()
     losses = F.cross_entropy(logits, (differences + limit).long(), reduction="none")
-    return (losses * (lengths - 1) * find_sentences(batch)).sum()
+    return (losses * (lengths - 1) * batch.is_sentence()).sum()
 
 
 def target_tokens(batch: TextBatch) -> Tensor:
@@ -353,13 +352,6 @@ def target_tokens(batch: TextBatch) -> Tensor:
     starts = layout.lengths.cumsum(0) - layout.lengths
     index = starts[:, None] + torch.arange(layout.longest, device=starts.device)
     return batch.labels[index.clamp(max=len(batch.labels) - 1)].clamp(min=0)  # IGNORE_INDEX is not a token
-
-
-def find_sentences(batch: TextBatch) -> Tensor:
-    """Return which sequences are sentences, (B,); the others are padding of a batch of fixed shape."""
-    lengths = batch.target_layout.lengths
-    first = batch.labels[(lengths.cumsum(0) - lengths).clamp(max=len(batch.labels) - 1)]
-    return (lengths > 0) & (first != IGNORE_INDEX)
 
 
 def count_predicted(config: NATransformerConfig, source: RaggedArray, target: RaggedArray) -> int:

@@ -6,6 +6,7 @@ and penalises the difference, and guided attention adds a loss on cross-attentio
 Shapes: N target tokens to predict, W width, V vocabulary.
 """
 
+from collections.abc import Hashable
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.cross_entropy import linear_cross_entropy
+from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from regard.registry import register
 from regard.training.objectives.guided_attention import GuidedAttention, GuideSettings
 from regard.training.objectives.registry import Objective
@@ -53,6 +54,10 @@ class TranslationObjective:
         settings: Additions to teacher forcing.
         label_smoothing: Probability mass that is distributed evenly over the vocabulary.
         compiled: Whether to compile the loss of batches of fixed shape.
+
+    Attributes:
+        samples: Whether scheduled sampling applies to the current step.
+        guides: Whether attention is guided in the current step.
     """
 
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
@@ -61,23 +66,32 @@ class TranslationObjective:
         sampling, guide = settings.scheduled_sampling, settings.guided_attention
         self.sampling = None if sampling is None else ScheduledSampling(sampling)
         self.guide = None if guide is None else GuidedAttention(guide)
+        self.samples = self.guides = False
+
+    def begin_step(self, step: int) -> Hashable:
+        """Determine which additions apply to a step; see `Task.begin_step`."""
+        self.samples = self.sampling is not None and self.sampling.applies(step)
+        self.guides = self.guide is not None and self.guide.applies(step)
+        return self.samples, self.guides
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss; all terms are sums over the labels, so that the losses of microbatches add up."""
+        if isinstance(step, int):
+            self.begin_step(step)
         count = batch.count
         proportions: dict[str, Tensor] = {}
-        if self.sampling is not None and (probability := self.sampling.probability(int(step))) > 0:
+        if self.sampling is not None and self.samples:
             predictions = self.sampling.predict(predicted_logits(model, batch))
-            batch, proportions["sampled"] = mix_predictions(batch, predictions, probability)
-        weight = 0.0 if self.guide is None else self.guide.weight(int(step))
-        with self.guide.observe(model, batch) if self.guide is not None and weight else nullcontext() as guidance:
+            batch, proportions["sampled"] = mix_predictions(batch, predictions, self.sampling.probability(step))
+        guide = self.guide if self.guides else None
+        with nullcontext() if guide is None else guide.observe(model, batch) as guidance:
             terms = self._forward(model, batch)
         total = terms["cross_entropy"]
         if self.r_drop:
             total = total + self.r_drop * terms["divergence"]
-        if guidance is not None:
+        if guide is not None and guidance is not None:
             terms["guide"], proportions["on_prior"] = guidance.loss(), guidance.mass()
-            total = total + weight * terms["guide"]
+            total = total + guide.weight(step) * terms["guide"]
         logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
         return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})
 
@@ -85,7 +99,9 @@ class TranslationObjective:
         if self.r_drop:
             passes = [logits_of_labels(model, batch) for _ in range(2)]
             losses = [cross_entropy(logits, batch.labels, self.label_smoothing) for logits in passes]
-            return {"cross_entropy": torch.stack(losses).mean(0), "divergence": symmetric_kl(*passes)}
+            divergence = symmetric_kl(*passes)
+            divergence = torch.where(batch.labels == IGNORE_INDEX, 0, divergence).sum()
+            return {"cross_entropy": torch.stack(losses).mean(0), "divergence": divergence}
         # Batches of other shapes would each be compiled anew.
         loss = self.compiled_loss if self.compiled_loss is not None and batch.fixed_shape else teacher_forcing_loss
         return {"cross_entropy": loss(model, batch, self.label_smoothing)}
@@ -124,10 +140,12 @@ def predicted_logits(model: Transformer, batch: TextBatch) -> Tensor:
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """Return the cross-entropy summed over the labels, in float32."""
-    return F.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing, reduction="sum")
+    return F.cross_entropy(
+        logits.float(), labels, ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing, reduction="sum"
+    )
 
 
 def symmetric_kl(logits1: Tensor, logits2: Tensor) -> Tensor:
-    """Return the mean of both Kullback-Leibler divergences between two distributions (N, V), summed over N."""
+    """Return the mean of both Kullback-Leibler divergences between distributions (N, V), (N,)."""
     p, q = logits1.float().log_softmax(-1), logits2.float().log_softmax(-1)
-    return ((p.exp() - q.exp()) * (p - q)).sum() / 2
+    return ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2

@@ -18,6 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.config import Settings
+from regard.ops.cross_entropy import IGNORE_INDEX
+from regard.training.task import Step
 from regard.training.tasks.translation.batches import TextBatch
 
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
@@ -42,10 +44,14 @@ class ScheduledSampling:
         self.settings = settings
         self.decay = build_decay(settings.decay, settings.half_life)
 
-    def probability(self, step: int) -> float:
-        """Return the probability that a decoder input is a prediction."""
-        elapsed = step - self.settings.start
-        return 0.0 if elapsed <= 0 else 1 - max(self.settings.floor, self.decay(elapsed))
+    def applies(self, step: int) -> bool:
+        """Return whether the probability is positive at a step."""
+        return step > self.settings.start and self.settings.floor < 1
+
+    def probability(self, step: Step) -> Tensor:
+        """Return the probability that a decoder input is a prediction, as a float64 tensor ()."""
+        elapsed = torch.as_tensor(step, dtype=torch.float64) - self.settings.start
+        return torch.where(elapsed > 0, 1 - self.decay(elapsed).clamp(min=self.settings.floor), 0.0)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Choose a token for each label, (N,), from logits (N, V)."""
@@ -56,7 +62,7 @@ class ScheduledSampling:
         return (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
 
 
-def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -> tuple[TextBatch, Tensor]:
+def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float | Tensor) -> tuple[TextBatch, Tensor]:
     """Replace decoder inputs by predictions at random, except the first of each sentence.
 
     Args:
@@ -70,7 +76,7 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     inputs, positions = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
     if batch.real is not None:
         inputs, positions = inputs[batch.real], positions[batch.real]
-    replaceable = positions > 0
+    replaceable = (positions > 0) & (batch.labels != IGNORE_INDEX)
     replaced = replaceable & (torch.rand(len(inputs), device=inputs.device) < probability)
     mixed = torch.where(replaced, predictions.roll(1), inputs)
     if batch.real is not None:
@@ -79,18 +85,18 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float) -
     return replace(batch, inputs=mixed.view_as(batch.inputs)), proportion
 
 
-def build_decay(kind: Decay, half_life: int) -> Callable[[int], float]:
+def build_decay(kind: Decay, half_life: int) -> Callable[[Tensor], Tensor]:
     """Return one of the curves of Bengio et al. (2015), which falls from 1 towards 0 and passes 0.5 at `half_life`."""
     k = _solve_k(half_life)
 
-    def linear(step: int) -> float:
-        return max(0.0, 1 - step / (2 * half_life))
+    def linear(step: Tensor) -> Tensor:
+        return (1 - step / (2 * half_life)).clamp(min=0)
 
-    def exponential(step: int) -> float:
-        return math.pow(2.0, -step / half_life)
+    def exponential(step: Tensor) -> Tensor:
+        return torch.exp2(-step / half_life)
 
-    def inverse_sigmoid(step: int) -> float:
-        return 1 / (1 + math.exp(min(step / k, 700.0)) / k)
+    def inverse_sigmoid(step: Tensor) -> Tensor:
+        return 1 / (1 + torch.exp(step / k) / k)
 
     curves = {"linear": linear, "exponential": exponential, "inverse-sigmoid": inverse_sigmoid}
     return curves[kind]

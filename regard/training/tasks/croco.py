@@ -100,6 +100,7 @@ class CroCoRecipe(Recipe):
     """Settings of a training run of a CroCo model."""
 
     presets, default_preset = PRESETS, "mini"
+    captured_by_default = True
 
     data: PairDataSettings = PairDataSettings()
     init: InitSettings = InitSettings()

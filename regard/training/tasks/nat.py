@@ -5,12 +5,14 @@ from functools import partial
 from typing import Annotated, Any, Self
 
 import numpy as np
+import torch
 from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.data.text.tokens import SCAN_ROWS
 from regard.decoding.config import NATSettings
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
+from regard.models.transformer import EncoderDecoderConfig
 from regard.pipelines.translator import check_reranker
 from regard.training.objectives.nat import NATObjective, NATObjectiveSettings, count_predicted
 from regard.training.objectives.registry import select_objective
@@ -43,8 +45,8 @@ class NATRecipe(TranslationRecipe):
         assert isinstance(config, NATransformerConfig)
         if self.training.compile:
             raise UserError("training.compile: supports autoregressive models only; set training.cuda_graph instead")
-        if self.training.uses_cuda_graph:
-            self._check_cuda_graph(config)
+        if self.training.fixed_shapes:
+            self.check_fixed_shapes(config)
         config.check_effect()
         self.objective.check_model(config)
         try:
@@ -54,9 +56,12 @@ class NATRecipe(TranslationRecipe):
         except UserError as error:
             raise UserError(f"search.{error}") from None
 
-    def _check_cuda_graph(self, config: NATransformerConfig) -> None:
-        if config.attention.kind != "full":
-            raise UserError(f"training.cuda_graph: needs full attention, not {config.attention.kind}")
+    def choose_residual_dtype(self, device: torch.device) -> str:
+        return "float32"  # bfloat16 has not been compared for these models
+
+    def check_fixed_shapes(self, config: EncoderDecoderConfig) -> None:
+        super().check_fixed_shapes(config)
+        assert isinstance(config, NATransformerConfig)
         positions = config.max_positions
         if config.length != "classifier" and positions is not None:
             limit = (positions - config.upsample_extra) // config.upsample_ratio

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from regard.data.builtin.corpus import Example, load_examples, load_pairs
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from regard.data.images.augmentation import (
     AugmentationSettings,
     EvalTransform,
     measure_normalisation,
-    mix,
 )
 from regard.data.images.datasets import TensorImages
 from regard.data.images.preprocessing import Normalisation
@@ -156,7 +155,8 @@ def test_mixed_targets_are_the_visible_shares_of_the_images(
 ) -> None:
     labels = torch.arange(count)
     images = labels.float().view(-1, 1, 1, 1).expand(count, 3, 10, 14)  # all pixels have the value of the label
-    mixed, targets = mix(images, labels, count, seeded(seed), mixup=mixup, cutmix=cutmix, probability=probability)
+    augment = augmentation(mixup=mixup, cutmix=cutmix, mix_prob=probability)
+    mixed, targets = augment.mix(images, labels, count, seeded(seed))
     assert targets.shape == (count, count)
     assert targets.min() >= 0
     assert torch.allclose(targets.sum(1), torch.ones(count))
@@ -168,11 +168,11 @@ def test_mixed_targets_are_the_visible_shares_of_the_images(
 def test_mixup_averages_images_and_cutmix_replaces_rectangles() -> None:
     labels = torch.arange(64) % 2
     images = labels.float().view(-1, 1, 1, 1).expand(64, 3, 16, 16)
-    averaged, _ = mix(images, labels, 2, seeded(), mixup=1, cutmix=0)
+    averaged, _ = augmentation(mixup=1).mix(images, labels, 2, seeded())
     assert (averaged.amax((1, 2, 3)) - averaged.amin((1, 2, 3))).max() < 1e-6
-    cut, _ = mix(images, labels, 2, seeded(), mixup=0, cutmix=1)
+    cut, _ = augmentation(cutmix=1).mix(images, labels, 2, seeded())
     assert set(cut.unique().tolist()) == {0, 1}
-    both, _ = mix(images, labels, 2, seeded(), mixup=1, cutmix=1)
+    both, _ = augmentation(mixup=1, cutmix=1).mix(images, labels, 2, seeded())
     uniform = (both.amax((1, 2, 3)) == both.amin((1, 2, 3))).sum()
     assert 16 < int(uniform) < 56
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.text.corpus import Corpus, align
-from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import Shard
+from regard.data.text.readers import Pair, PairRecord, Shard
 from regard.errors import UserError
 
 PAIRS = [Pair("a b c", "x y"), Pair("", ""), Pair("d\u3000e", "z")]

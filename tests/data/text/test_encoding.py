@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.text import encoding
 from regard.data.text.encoding import SkippedPairs, link_tokens, tokenise_corpus, tokenise_pairs
-from regard.data.text.pairs import Pair, PairRecord
+from regard.data.text.readers import Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from tests.data.text.test_tokens import rows_of
 

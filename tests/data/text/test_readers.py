@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.pairs import Pair
 from regard.data.text.readers import (
+    Pair,
     find_shards,
     read_jsonl,
     read_lines,

@@ -128,8 +128,10 @@ def test_missing_alignments_are_rejected(build: Callable[..., TranslationTask]) 
 
 
 def test_weight_decreases_linearly_to_zero() -> None:
-    weight = GuidedAttention(GuideSettings(steps=4, weight=2.0)).weight
-    assert [weight(step) for step in (1, 2, 3, 4, 5, 100)] == [2, 1.5, 1, 0.5, 0, 0]
+    guide = GuidedAttention(GuideSettings(steps=4, weight=2.0))
+    weights = [2, 1.5, 1, 0.5, 0, 0]
+    assert [float(guide.weight(step)) for step in (1, 2, 3, 4, 5, 100)] == weights
+    assert [guide.applies(step) for step in (1, 2, 3, 4, 5, 100)] == [weight > 0 for weight in weights]
 
 
 def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:

@@ -20,7 +20,6 @@ from regard.training.objectives.nat import (
     NATObjective,
     NATTargets,
     exact_targets,
-    find_sentences,
     length_loss,
     target_tokens,
     upsampled_targets,
@@ -175,7 +174,7 @@ def test_targets_of_fixed_shape_are_padded_like_their_batch(build: Callable[...,
     task = build()
     lengths = [len(target) for _, target in pairs_of(task)]
     batch = make_fixed_shape_batch(task, tokens)
-    is_sentence = find_sentences(batch)
+    is_sentence = batch.is_sentence()
     assert is_sentence.tolist() == [True] * len(lengths) + [False] * (len(is_sentence) - len(lengths))
     layout = exact_targets(batch.target_layout, is_sentence).layout
     assert isinstance(layout, Packed)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.text.pairs import Pair
-from regard.data.text.readers import read_parallel
+from regard.data.text.readers import Pair, read_parallel
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.evaluation.metrics import bleu, chrf

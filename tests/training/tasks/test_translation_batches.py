@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 
 from regard.errors import UserError
 from regard.training.cuda_graph import tensors_of
-from regard.training.objectives.objective import teacher_forcing_loss
+from regard.training.objectives import objective as objective_module
+from regard.training.objectives.objective import (
+    ObjectiveSettings,
+    TranslationObjective,
+    symmetric_kl,
+    teacher_forcing_loss,
+)
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
@@ -72,6 +79,48 @@ def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(build: Build) -> N
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"r_drop": 2.0},
+        {"scheduled_sampling": {"half_life": 1, "decay": "linear", "floor": 0.0}},  # replaces all inputs at step 5
+        {"guided_attention": {"steps": 10, "width": 0.3}},
+        {"guided_attention": {"steps": 10, "prior": "alignments", "weight": 2.0}},
+    ],
+    ids=["R-Drop", "scheduled sampling", "diagonal", "alignments"],
+)
+def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
+    settings: dict[str, Any], build: Build, tmp_path: Path
+) -> None:
+    alignments = tmp_path / "alignments"
+    alignments.write_text("0-0 1-0\n\n" * 250)
+    task = build(model__dropout=0.0, data__alignments=str(alignments))
+    task.model.double()
+    rows = np.array([3, 100, 200, 7, 400, 99])
+    shape = PackedShape.of(task.train, 200)
+    filled, padded = collate(task.train, rows, True, 0, shape), collate(task.train, rows, False, 0)
+    assert filled.links is not None and padded.links is not None
+    assert len(filled.links) == shape.links > len(padded.links)
+    objective = TranslationObjective(ObjectiveSettings.parse(settings, "objective"), 0.1)
+    losses = [objective.loss(task.model, batch, 5) for batch in (filled, padded)]
+    for name, value in losses[0].logged.items():
+        torch.testing.assert_close(value, losses[1].logged[name])
+    found = [torch.autograd.grad(loss.total, list(task.model.parameters()), allow_unused=True) for loss in losses]
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = build()
+    batch = collate(task.train, np.array([3, 100]), True, 0, PackedShape.of(task.train, 200))
+    passes = torch.randn(2, 200, task.model.config.target_vocab)
+    remaining = iter(passes)
+    monkeypatch.setattr(objective_module, "logits_of_labels", lambda *_: next(remaining))
+    loss = TranslationObjective(ObjectiveSettings(r_drop=1.0), 0.0).loss(task.model, batch, 1)
+    expected = symmetric_kl(*passes[:, : batch.count]).sum()
+    torch.testing.assert_close(loss.logged["divergence"], expected)
+
+
 def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
     batches = task.batches(Position(), DataShard())
@@ -123,7 +172,7 @@ def test_resumed_compiled_run_has_bit_identical_weights(toy: Path, tmp_path: Pat
     ("changes", "message"),
     [
         ({"batch__layout": "padded"}, "training.compile needs batches of fixed shape; set batch.layout"),
-        ({"objective__r_drop": 1.0}, "training.compile supports plain teacher forcing only; omit objective"),
+        ({"objective__r_drop": 1.0}, "training.compile supports plain teacher forcing only; set training.cuda_graph"),
         ({"objective__scheduled_sampling__half_life": 5}, "training.compile supports plain teacher forcing only"),
         ({"objective__guided_attention__steps": 5}, "training.compile supports plain teacher forcing only"),
         ({"training__sharding": "fsdp"}, "training: compile needs the complete model in every process"),

@@ -17,7 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from regard.data.text.pairs import Pair
+from regard.data.text.readers import Pair
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
 from regard.pipelines.translator import Translator

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, SerializeAsAny, model_validator
 
+from regard.attention.kinds import FullSettings
 from regard.config import Settings
 from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
@@ -78,6 +80,7 @@ class ClassificationRecipe(Recipe):
         "channels": "the images and data.channels",
         "image": "data.size",
     }
+    captured_by_default = True
 
     data: ImageDataSettings = Field(description="the images: a folder of class folders")
     init: InitSettings = InitSettings()
@@ -90,6 +93,12 @@ class ClassificationRecipe(Recipe):
 
     def check_model(self) -> None:
         self.objective.check_model(self.model_settings())
+
+    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
+        if obstacle := super().capture_obstacle(device, launched):
+            return obstacle
+        attention = getattr(self.model_settings(), "attention", FullSettings())
+        return None if attention.kind == "full" else f"{attention.kind} attention"
 
     def model_settings(self, classes: int = 2, channels: int | None = None) -> Any:
         """Return the configuration of the model, given the numbers of classes and channels."""

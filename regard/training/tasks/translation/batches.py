@@ -38,7 +38,8 @@ class TextBatch:
         rows: Rows of the corpus in this batch.
         count: Number of tokens that the loss is a sum over.
         fixed_shape: Whether the batch is filled to a `PackedShape`.
-        links: Aligned tokens as rows (sentence, target position, source position), (L, 3).
+        links: Aligned tokens as rows (sentence, target position, source position), (L, 3); a batch of fixed shape ends
+            with rows of -1.
     """
 
     source: Tensor
@@ -66,6 +67,12 @@ class TextBatch:
         """Number of tokens of the larger side including padding, which `batch.tokens` limits."""
         return max(self.source.numel(), self.inputs.numel())
 
+    def is_sentence(self) -> Tensor:
+        """Return which sequences are sentences, (B,); the others are padding of a batch of fixed shape."""
+        lengths = self.target_layout.lengths
+        first = self.labels[(lengths.cumsum(0) - lengths).clamp(max=len(self.labels) - 1)]
+        return (lengths > 0) & (first != IGNORE_INDEX)
+
     def to(self, device: torch.device) -> "TextBatch":
         """Move a CPU batch to a device; to a GPU with one asynchronous copy of all its tensors."""
         if device.type != "cuda":
@@ -85,6 +92,7 @@ class PackedShape:
     tokens: int  # of either side, padding included
     sentences: int  # maximum number
     longest: int  # maximum length of a sentence on either side
+    links: int = 0  # maximum number of links between aligned tokens
 
     @classmethod
     def of(cls, corpus: ParallelTokens, tokens: int) -> "PackedShape":
@@ -92,7 +100,9 @@ class PackedShape:
         (row,) = corpus.longest_pairs(1)
         longest = max(int(corpus.source.lengths_at(row)), int(corpus.target.lengths_at(row)) - 1)
         mean_length = min(len(corpus.source.tokens), len(corpus.target.tokens) - len(corpus)) / len(corpus)
-        return cls(max(tokens, longest), int(SENTENCE_MARGIN * tokens / max(1.0, mean_length)) + 16, longest)
+        sentences = int(SENTENCE_MARGIN * tokens / max(1.0, mean_length)) + 16
+        links = 0 if corpus.links is None else sentences * int(corpus.links.lengths.max(initial=0)) // 2
+        return cls(max(tokens, longest), sentences, longest, links)
 
     @property
     def sequences(self) -> int:
@@ -106,6 +116,10 @@ class PackedShape:
         padding = np.arange(1, len(offsets) - len(lengths)) * self.longest
         offsets[len(lengths) + 1 :] = offsets[len(lengths)] + padding
         return Packed(torch.from_numpy(np.minimum(offsets, self.tokens).astype(np.int32)), self.longest, self.tokens)
+
+    def fill_links(self, links: Tensor) -> Tensor:
+        """Append rows of -1 to links (L, 3) up to the fixed number."""
+        return torch.cat((links, links.new_full((self.links - len(links), 3), -1)))
 
     def fill(self, tokens: npt.NDArray[np.integer[Any]], filler: int) -> Tensor:
         """Append fillers to tokens (N,) up to the fixed size."""
@@ -139,6 +153,8 @@ def collate(
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
+    if links is not None and shape is not None:
+        links = shape.fill_links(links)
     rest = {"rows": rows, "count": count(source, target), "links": links}
     return _pack(source, target, pad, shape, **rest) if packed else _pad(source, target, pad, **rest)
 

@@ -18,11 +18,9 @@ from regard.data.store import store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.languages import detect_language, language_name
-from regard.data.text.pairs import Pair, PairRecord
-from regard.data.text.readers import Shard, find_shards, read_jsonl, read_parallel
-from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.readers import Pair, PairRecord, Shard, find_shards, read_jsonl, read_parallel
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.data.text.tokens import ParallelTokens, open_token_store, write_token_store
-from regard.data.text.vocabularies import Vocabularies
 from regard.errors import UserError
 from regard.training.prepared_data import (
     FINGERPRINTS,

@@ -161,8 +161,10 @@ class TranslatorTrainingSettings(TrainingSettings):
     monitor: Literal["auto", "loss", "bleu", "chrf"] = Field(
         "auto", description="score that selects the best model; auto: BLEU if sentences are translated, else the loss"
     )
-    residual_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="dtype of the residual stream if precision is bfloat16"
+    residual_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="dtype of the residual stream if precision is bfloat16; auto: bfloat16 for autoregressive models "
+        "with norm=post on a GPU",
     )
 
     @model_validator(mode="after")
@@ -180,6 +182,7 @@ class TranslationRecipe(Recipe):
     presets, default_preset = ("tiny", "small", "base", "big"), "small"
     derived = dict.fromkeys(("source_vocab", "target_vocab", "pad", "bos", "eos"), "the tokenizer")
     search_type: ClassVar[type[DecodingSettings]] = SearchSettings
+    captured_by_default = True
 
     data: DataSettings = Field(description="the corpus: source and target, or builtin")
     init: TranslatorInitSettings = TranslatorInitSettings()
@@ -206,8 +209,8 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
-        if self.training.fixed_shapes and self.objective != ObjectiveSettings():
-            raise ValueError(f"{self.fixed_shapes_key} supports plain teacher forcing only; omit objective")
+        if self.training.compile and self.objective != ObjectiveSettings():
+            raise ValueError("training.compile supports plain teacher forcing only; set training.cuda_graph instead")
         guide = getattr(self.objective, "guided_attention", None)  # other objectives have none
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):
             raise ValueError("objective.guided_attention.prior: alignments needs data.alignments")
@@ -221,9 +224,14 @@ class TranslationRecipe(Recipe):
     def check_model(self) -> None:
         config = self.model_settings()
         assert isinstance(config, TransformerConfig)
-        if self.training.fixed_shapes and config.attention.kind != "full":
-            raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
+        if self.training.fixed_shapes:
+            self.check_fixed_shapes(config)
         self.objective.check_model(config)
+
+    def check_fixed_shapes(self, config: EncoderDecoderConfig) -> None:
+        """Check that the model supports batches of fixed shape."""
+        if config.attention.kind != "full":
+            raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
 
     def model_settings(self, source_vocab: int = 8, target_vocab: int = 8) -> EncoderDecoderConfig:
         """Return the configuration of the model, given the vocabulary sizes."""
@@ -251,12 +259,39 @@ class TranslationRecipe(Recipe):
         """Return whether layout auto means packed on a GPU."""
         return True
 
-    def resolve(self, device: torch.device) -> Self:
-        """Choose the batch layout, which must not change later, because a position in the data depends on it."""
-        if self.batch.layout != "auto":
-            return self
-        packed = self.training.fixed_shapes or (device.type == "cuda" and self.packs_on_gpu())
-        return self._with_layout("packed" if packed else "padded")
+    def resolve(self, device: torch.device, launched: bool = False) -> Self:
+        """Choose how steps run, and the batch layout, on which positions in the data depend."""
+        recipe = super().resolve(device, launched)
+        if recipe.training.residual_dtype == "auto":
+            recipe = recipe.with_training(residual_dtype=recipe.choose_residual_dtype(device))
+        if recipe.batch.layout != "auto":
+            return recipe
+        packed = recipe.training.fixed_shapes or (device.type == "cuda" and recipe.packs_on_gpu())
+        return recipe._with_layout("packed" if packed else "padded")
+
+    def choose_residual_dtype(self, device: torch.device) -> str:
+        """Return the dtype of the residual stream that is used by default.
+
+        With norm=pre, nothing normalises the stream between layers, so that rounding errors add up.
+        """
+        rounds = self.model_settings().norm == "post" and self.training.precision != "float32"
+        return "bfloat16" if device.type == "cuda" and rounds else "float32"
+
+    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
+        if obstacle := super().capture_obstacle(device, launched):
+            return obstacle
+        if self.batch.layout == "padded":
+            return "batch.layout=padded"
+        if getattr(self.objective, "guided_attention", None):
+            return "guided attention needs much memory there; if sentences are short, set training.cuda_graph=true"
+        try:
+            self.check_fixed_shapes(self.model_settings())
+        except UserError as error:
+            return str(error).partition(": ")[2]
+        return None
+
+    def describe_batches(self) -> Sequence[str]:
+        return f"{self.training.residual_dtype} residual stream", f"{self.batch.layout} batches"
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         recipe = self

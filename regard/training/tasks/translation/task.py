@@ -1,7 +1,7 @@
 """Training of autoregressive translators."""
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -199,6 +199,9 @@ class TranslationTask(Task[TextBatch]):
         if batch.sentences == 1:
             return f"data.max_length={batch.longest // 2}, or a smaller model"
         return f"batch.tokens={batch.positions // 2}"
+
+    def begin_step(self, step: int) -> Hashable:
+        return self.objective.begin_step(step) if isinstance(self.objective, TranslationObjective) else None
 
     def loss(self, batch: TextBatch, step: Step) -> LossSum:
         loss: LossSum = self.objective.loss(self.model, batch, step)

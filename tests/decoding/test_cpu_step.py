@@ -11,13 +11,12 @@ from regard import ablate, probe
 from regard.attention.kinds import Full
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
 from regard.decoding.config import SearchSettings
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import linear as linear_module
-from regard.ops.fused.cpu_decode_step import FusedDecoderBlock
 from regard.ops.linear import Precision, prepack, supports
 
 SOURCES = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
