@@ -32,7 +32,7 @@ from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
 from regard.training.objectives.objective import symmetric_kl
-from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling
+from regard.training.objectives.scheduled_sampling import ScheduledSampling
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 
@@ -178,7 +178,7 @@ def write_corpus(folder: Path, sentences: int) -> tuple[list[Example], list[list
 
 def sampling_curve(run: Path, settings: dict[str, Any]) -> list[dict[str, float]]:
     """Return, for each log entry, the share of sampled inputs and the share that the schedule prescribes."""
-    probability = ScheduledSampling(SamplingSettings.parse(settings, "sampling")).probability
+    probability = ScheduledSampling.parse(settings, "sampling").probability
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     curve, last_step = [], 0
     for entry in (entry for entry in entries if "loss" in entry):

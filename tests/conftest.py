@@ -6,19 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 
 from regard.data.builtin import corpus
 from regard.data.text.readers import Pair
+from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.tasks.registry import load_recipe
+from regard.training.task import Task
+from regard.training.tasks.registry import load_recipe, task_of
 from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
@@ -29,6 +34,10 @@ settings.load_profile("regard")
 
 # A shell starts background jobs with SIGINT ignored. Tests and the processes they start need Python's default handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Child processes import the same packages as the tests, also if regard is not installed.
+ROOT = str(Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([ROOT, *os.environ.get("PYTHONPATH", ROOT).split(os.pathsep)]))
 
 SUBJECTS = {"I": "我", "You": "你", "They": "他们", "We": "我们", "Children": "孩子"}
 VERBS = {"love": "喜欢", "buy": "买", "see": "看见", "want": "要"}
@@ -69,6 +78,14 @@ def toy_pairs() -> list[Pair]:
 
 
 PARTS = (SUBJECTS, VERBS, OBJECTS)
+
+
+def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
+    """Prepare data in a temporary folder and build a new model, without a run folder."""
+    task_type = task_of(recipe)
+    with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
+        task_type.prepare_data(Path(folder), recipe, progress, None)
+        return task_type.open(Path(folder), recipe, device, progress)
 
 
 def small_recipe(source: Path, target: Path | None = None, **changes: object) -> Recipe:

@@ -4,8 +4,8 @@
     python -m tools.fuzz_files --seed 1 --case 4711      # repeats one case with its traceback
 
 A reader may succeed or raise a UserError of one short sentence. Everything else is a finding, printed with the number
-of its case: another exception, a crash of the process, more than 10 seconds, or more than 2 GiB of memory. A case
-depends only on the seed and its number. The exit code is 1 if there are findings.
+of its case: another exception, a crash of the process, more than 10 seconds of CPU time, a minute of waiting, or more
+than 2 GiB of memory. A case depends only on the seed and its number. The exit code is 1 if there are findings.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any, NoReturn
 
 from tools.fuzz_targets import TARGETS, UNCHANGED, Target
 
-SECONDS, MEMORY, SENTENCE = 10.0, 2 * 2**30, 1500
-"""Limits of one case: time, bytes of memory, and characters of an error message."""
+SECONDS, WAIT, MEMORY, SENTENCE = 10.0, 60.0, 2 * 2**30, 1500
+"""Limits of one case: seconds of CPU time and in total, bytes of memory, and characters of an error message."""
 NUMBERS = ("-1", "0", "1e999", "NaN", "9" * 5000, str(2**63), "1.5", "-0.0", "1" + "0" * 400)
 VALUES = (
     *NUMBERS,
@@ -193,15 +193,15 @@ class Fuzzer:
 
 def _read(target: Target, folder: Path, changed: Path) -> str:
     try:
-        with _time_limit(SECONDS):
+        with _time_limits():
             target.read(folder, changed)
     except target.allowed as error:
         message = str(error)
         if len(message) > SENTENCE:
             return f"message of {len(message)} characters: {message[:200]}"
         return "rejected"
-    except TimeLimitError:
-        return f"more than {SECONDS:g} s"
+    except TimeLimitError as error:
+        return str(error)
     except BaseException as error:  # a panic of Rust code is no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -212,17 +212,24 @@ def _read(target: Target, folder: Path, changed: Path) -> str:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    def expire(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeLimitError
+def _time_limits() -> Iterator[None]:
+    """Limit the CPU time, which does not depend on other processes, and the time in total, for reads that block."""
 
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def expire(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeLimitError(
+            f"more than {SECONDS:g} s of CPU time" if number == signal.SIGPROF else f"more than {WAIT:g} s in total"
+        )
+
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, WAIT)}
+    before = {number: signal.signal(number, expire) for number in timers}
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 # Command line
@@ -253,7 +260,7 @@ def fuzz(seed: int, names: Sequence[str], cases: range) -> Iterator[tuple[int, s
         process.start()
         sender.close()
         try:
-            while receiver.poll(60 + 3 * SECONDS) and (result := receiver.recv()) is not None:
+            while receiver.poll(2 * WAIT) and (result := receiver.recv()) is not None:
                 yield result
                 cases = range(result[0] + 1, cases.stop)
             crashed = bool(cases) and process.is_alive()

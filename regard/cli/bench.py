@@ -111,7 +111,7 @@ def _check_runs(runs: Sequence[str], training: bool) -> str:
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import is_exported
-    from regard.training.bench_runs import open_run
+    from regard.training.bench import open_run
 
     if training:
         for run in runs:
@@ -155,7 +155,7 @@ def _benchmark_text(
     from regard.evaluation.bench.harness import choose_batch_sizes, split_options
     from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
     from regard.interop.ctranslate2 import load_translator
-    from regard.training.bench_runs import validation_sentences
+    from regard.training.bench import validation_sentences
 
     src, ref = files
     if src is not None:

@@ -55,7 +55,7 @@ def distill(
     )
     paths = _choose_paths(out, out_src, out_tgt)
     for path in paths:
-        options.check_output(path, resume, [file for file in (src, tgt) if file is not None])
+        options.check_output(path, resume, (src, tgt))
     corpus = _open_corpus(recipe, overrides or (), src, tgt)
     lines, checksum = corpus.measure()
     runs = [teacher, *(others or ())]

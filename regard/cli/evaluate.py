@@ -68,7 +68,8 @@ def evaluate(
     from regard.evaluation.system import evaluate as evaluate_translations
 
     settings = [search.settings(run)]
-    _check_translations_file(out, [src, ref, run, against])
+    if out is not None:
+        check_file_name(out, "--out", [src, ref, run, against])
     stored = read_reports(against) if against is not None and against.suffix == ".json" else None
     paths = [run] if against is None or stored is not None else [run, against]
     if paired and len(paths) == 1:
@@ -128,14 +129,6 @@ def _check_inputs(run: Path, src: Path, ref: Path | None, against: Path | None) 
             f"evaluate needs --ref, the references of {src}, one per line; only {', '.join(PAIR_SUFFIXES)} files and "
             f"folders of them contain both sides"
         )
-
-
-def _check_translations_file(out: Path | None, inputs: Sequence[Path | None]) -> None:
-    if out is None:
-        return
-    check_file_name(out, "--out")
-    if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in inputs):
-        raise UserError(f"{out}: --out would overwrite an input file; choose another name")
 
 
 def _check_system(system: System, settings: DecodingSettings, lines: int, save: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.options import Beam, Device, Iterations, Run, SearchOverrides, parse_search
+from regard.cli.options import Beam, Device, Iterations, Run, SearchOptions, SearchOverrides
 from regard.errors import UserError
 from regard.runtime import choose_device, replace_file
 
@@ -53,7 +53,7 @@ def look(
     from regard.inspection.output import check_output
     from regard.models.folder import find_model_folder, model_input_type
 
-    settings = parse_search(run, search, beam=beam, iterations=iterations)
+    settings = SearchOptions({"beam": beam, "iterations": iterations}, search).settings(run)
     folder = find_model_folder(run)
     input_type = model_input_type(folder)
     is_image = input_type in ("images", "pairs")

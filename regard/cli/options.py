@@ -30,13 +30,6 @@ Others = Annotated[
 ]
 Beam = Annotated[int | None, typer.Option(help="beam size; by default 5, for CTC models 1 (greedy search)")]
 Iterations = Annotated[int | None, typer.Option(help="non-autoregressive models: iterations, by default 4")]
-Lengths = Annotated[int | None, typer.Option(help="models with a length classifier: lengths to try, by default 1")]
-Penalty = Annotated[str | None, typer.Option(help="average: length^alpha; wu: ((5+length)/6)^alpha; none")]
-Alpha = Annotated[float | None, typer.Option(help="exponent of the length penalty")]
-Temperature = Annotated[float | None, typer.Option(help="sample with this temperature; lower is sharper")]
-TopK = Annotated[int | None, typer.Option(help="sample from the k most likely tokens")]
-TopP = Annotated[float | None, typer.Option(help="sample from the most likely tokens with this total probability")]
-Seed = Annotated[int | None, typer.Option(help="random seed for sampling")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="setting, such as optim.lr=3e-4")
 ]
@@ -75,14 +68,18 @@ Images = Annotated[
 
 SEARCH_OPTIONS: dict[str, Any] = {
     "beam": Beam,
-    "length_penalty": Penalty,
-    "alpha": Alpha,
-    "temperature": Temperature,
-    "top_k": TopK,
-    "top_p": TopP,
-    "seed": Seed,
+    "length_penalty": Annotated[str | None, typer.Option(help="average: length^alpha; wu: ((5+length)/6)^alpha; none")],
+    "alpha": Annotated[float | None, typer.Option(help="exponent of the length penalty")],
+    "temperature": Annotated[float | None, typer.Option(help="sample with this temperature; lower is sharper")],
+    "top_k": Annotated[int | None, typer.Option(help="sample from the k most likely tokens")],
+    "top_p": Annotated[
+        float | None, typer.Option(help="sample from the most likely tokens with this total probability")
+    ],
+    "seed": Annotated[int | None, typer.Option(help="random seed for sampling")],
     "iterations": Iterations,
-    "lengths": Lengths,
+    "lengths": Annotated[
+        int | None, typer.Option(help="models with a length classifier: lengths to try, by default 1")
+    ],
     "search": SearchOverrides,
 }
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
@@ -93,11 +90,20 @@ class SearchOptions:
     """Values of the search options of one command line."""
 
     flags: dict[str, Any]
-    overrides: Sequence[str]
+    overrides: Sequence[str] | None
 
     def settings(self, run: Path, **flags: Any) -> DecodingSettings:
-        """Return the search settings for the model of `run`."""
-        return parse_search(run, self.overrides, **self.flags, **flags)
+        """Combine the flags and --search KEY=VALUE into the settings class of the model of `run`."""
+        from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
+        from regard.models.folder import find_model_folder, model_class, read_config
+
+        values = {key: value for key, value in (self.flags | flags).items() if value is not None}
+        values |= parse_key_values("--search", self.overrides, taken=values)
+        settings_type: type[DecodingSettings] = SearchSettings
+        with suppress(UserError):  # loading the model reports what is wrong with the folder
+            folder = find_model_folder(run)
+            settings_type = settings_for_model(model_class(folder, read_config(folder)))
+        return parse_settings(settings_type, values, "options")
 
 
 def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -108,7 +114,7 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
         @wraps(command)
         def run(**values: Any) -> None:
             flags = {name: values.pop(name) for name in options}
-            overrides = flags.pop("search") or ()
+            overrides = flags.pop("search")
             command(**values, search=SearchOptions(flags, overrides))
 
         return _add_options(run, command, options)
@@ -147,20 +153,6 @@ def _add_options(
     return run
 
 
-def parse_search(run: Path, overrides: Sequence[str] | None, **flags: object) -> DecodingSettings:
-    """Combine search flags and --search KEY=VALUE into the settings class of the model of `run`."""
-    from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
-    from regard.models.folder import find_model_folder, model_class, read_config
-
-    values = {key: value for key, value in flags.items() if value is not None}
-    values |= parse_key_values("--search", overrides, taken=values)
-    settings_type: type[DecodingSettings] = SearchSettings
-    with suppress(UserError):  # loading the model reports what is wrong with the folder
-        folder = find_model_folder(run)
-        settings_type = settings_for_model(model_class(folder, read_config(folder)))
-    return parse_settings(settings_type, values, "options")
-
-
 def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[str] = ()) -> dict[str, str]:
     """Parse the KEY=VALUE arguments of an option that may be repeated.
 
@@ -188,10 +180,16 @@ def reject_options(context: str, options: Mapping[str, object]) -> None:
             raise UserError(f"{name}: has no effect with {context}; omit it")
 
 
-def check_file_name(path: Path, option: str) -> None:
-    """Check that a file can be created at `path`."""
+def check_file_name(path: Path, option: str, inputs: Iterable[Path | None] = ()) -> None:
+    """Check that a file can be created at `path`, and that it is none of the inputs."""
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path}: no file can be written there; {option} needs a file name in an existing folder")
+    if _is_any_of(path, inputs):
+        raise UserError(f"{path}: {option} would overwrite an input file; choose another name")
+
+
+def _is_any_of(path: Path, inputs: Iterable[Path | None]) -> bool:
+    return path.exists() and any(other is not None and other.exists() and path.samefile(other) for other in inputs)
 
 
 def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int | None]:
@@ -209,13 +207,13 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
     return read_texts(source, key), total
 
 
-def check_output(output: Path, resume: bool, inputs: Sequence[Path]) -> None:
+def check_output(output: Path, resume: bool, inputs: Iterable[Path | None]) -> None:
     """Check, before a model is loaded, that translations can be written to `output`."""
     from regard.data.text.readers import COMPRESSION_SUFFIXES
 
     if output.suffix.lower() in COMPRESSION_SUFFIXES:
         raise UserError(f"{output}: translations are not compressed; choose a name without {output.suffix}")
-    if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
+    if _is_any_of(output, inputs):
         raise UserError(f"{output} is an input file; choose another name for the translations")
     if output.is_dir():
         raise UserError(f"{output} is a directory; translations need a file name")

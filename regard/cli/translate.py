@@ -168,6 +168,6 @@ def _check_files(
     if key is not None and source is None:
         raise UserError("--key needs --input, a .jsonl or .tsv file")
     if output is not None:
-        options.check_output(output, resume, [] if source is None else [source])
+        options.check_output(output, resume, [source])
     elif resume:
         raise UserError("--resume needs --output, the file to continue")

@@ -32,12 +32,15 @@ def build_huggingface(translator: Translator) -> Any:
     config = translator.model.config
     kind, values = choose_kind(config), describe_marian(config)
     library = import_optional("transformers", "hf")
+    version = library.__version__
+    if config.source_vocab != config.target_vocab and tuple(map(int, version.split(".")[:2])) < (5, 18):
+        raise UserError(f"transformers {version} has no beam search for two vocabulary sizes; install 5.18 or later")
     model_class = getattr(library, CLASSES[kind])
     built = model_class(model_class.config_class(**values))
     missing, unknown = built.load_state_dict(to_marian(translator.model.state_dict(), config), strict=False)
     built.tie_weights()
     if unknown or not all(name.endswith(_DERIVED) for name in missing):
-        raise UserError(f"transformers {library.__version__} has other parameter names: {unknown[:1]}")
+        raise UserError(f"transformers {version} has other parameter names: {unknown[:1]}")
     built.generation_config.forced_eos_token_id = None
     return built.eval()
 

@@ -10,24 +10,26 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
+from regard.data.text.readers import read_jsonl
 from regard.errors import UserError, prefix_errors
+from regard.evaluation.bench.harness import format_table
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
 from regard.pipelines.classifier import Classifier
-from regard.training.bench_runs import open_run
 from regard.training.objectives.objective import cross_entropy
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import DATA
+from regard.training.resume import DATA, RECIPE, is_run
 from regard.training.step_timing import StepTiming, time_steps
 from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
 from regard.training.tasks.classification.task import ClassificationTask
-from regard.training.tasks.registry import task_of
+from regard.training.tasks.registry import load_recipe, task_of
 from regard.training.tasks.translation.batches import TextBatch
+from regard.training.tasks.translation.data import VALID, take_evenly
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
 
@@ -37,21 +39,45 @@ Changes = tuple[str, ...]
 """Settings to override, each written key=value."""
 
 
+def find_run(path: Path) -> Path | None:
+    """Return the run at `path`, or the run of the model folder at `path`; None if there is no run."""
+    for folder in (path, path.parent) if path.name in ("best", "last") else (path,):
+        if is_run(folder):
+            return folder
+    return None
+
+
+def open_run(path: Path, changes: Sequence[str] = ()) -> tuple[Path, Recipe]:
+    """Return the folder of a run and its recipe with changed settings, each written KEY=VALUE."""
+    folder = find_run(path)
+    if folder is None:
+        problem = "no such run" if not path.exists() else f"not a run ({RECIPE} and its data are missing)"
+        raise UserError(f"{path}: {problem}; training steps are defined by a recipe, so give the folder of a run")
+    return folder, load_recipe(folder / RECIPE, changes)
+
+
+def validation_sentences(path: Path, most: int) -> list[str]:
+    """Return at most `most` source sentences of a run's validation set, evenly spaced; none if it has no such set."""
+    if find_run(path) is None:
+        return []
+    folder, recipe = open_run(path)
+    if not isinstance(recipe, TranslationRecipe):
+        return []
+    file = (recipe.data.store or folder / DATA) / VALID
+    if not file.is_file():
+        return []
+    sentences = [pair.source for pair in read_jsonl(file) if pair.source.strip()]
+    return list(take_evenly(sentences, len(sentences), most))
+
+
 @dataclass(frozen=True)
 class Variant:
-    """A run with changed settings, or with the model of another library.
+    """A run with changed settings, or with the model of another library."""
 
-    Attributes:
-        run: Path of the run, as given by the user.
-        changes: Settings that override the recipe.
-        library: Library whose model replaces ours; empty for our own.
-        compiled: Whether that model is compiled.
-    """
-
-    run: str
+    run: str  # path, as given by the user
     changes: Changes = ()
-    library: str = ""
-    compiled: bool = False
+    library: str = ""  # whose model replaces ours
+    compiled: bool = False  # whether that model is compiled
 
     @property
     def name(self) -> str:
@@ -65,7 +91,7 @@ class Variant:
         torch.manual_seed(recipe.training.seed)
         task = task_of(recipe).open(folder / DATA, recipe, device, Progress(1, Console(quiet=True)))
         if self.library:
-            task = with_transformers_model(task)
+            use_transformers_model(task)
             if self.compiled:
                 task.model.compile(dynamic=True)
         return task, recipe
@@ -208,8 +234,7 @@ def tabulate(rows: Sequence[Row]) -> str:
     if any(row.timing and row.timing.peak for row in rows):
         columns["peak, GB"] = [f"{(row.timing.peak or 0) / 1e9:.2f}" if row.timing else "" for row in rows]
         columns["KB each"] = [f"{(row.timing.per_unit or 0) / 1e3:,.1f}" if row.timing else "" for row in rows]
-    lines = [list(columns), ["---"] * len(columns), *map(list, zip(*columns.values(), strict=True))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return format_table([list(columns), *map(list, zip(*columns.values(), strict=True))])
 
 
 def _rate(row: Row, rows: Sequence[Row]) -> str:
@@ -225,59 +250,37 @@ def list_notes(rows: Sequence[Row]) -> list[str]:
     return errors + [f"{row.variant.name}: {note}" for row in rows if row.timing for note in row.timing.notes]
 
 
-class LibraryTask:
-    """A task of ours with the model of another library: same batches, optimizer and loop."""
-
-    def __init__(self, task: Any, model: nn.Module) -> None:
-        self._task, self.model = task, model.to(task.device)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def loss(self, batch: Any, step: Step) -> LossSum:
-        return LossSum(self.total_loss(batch), self._task.count(batch))
-
-    def total_loss(self, batch: Any) -> Tensor:
-        """Return the summed loss of a batch."""
-        raise NotImplementedError
-
-
-class TransformersTranslation(LibraryTask):
+@dataclass(frozen=True)
+class TransformersTeacherForcing:
     """Teacher forcing with a translation model of transformers."""
 
-    def total_loss(self, batch: TextBatch) -> Tensor:
+    label_smoothing: float
+
+    def loss(self, model: nn.Module, batch: TextBatch, step: Step) -> LossSum:
         assert batch.real is not None  # batches are padded
         mask = batch.source_layout.real().long()  # type: ignore[union-attr]
-        output = self.model(
-            input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False
-        )
+        output = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.inputs, use_cache=False)
         logits = output.logits.flatten(0, 1)[batch.real]
-        return cross_entropy(logits, batch.labels, self._task.recipe.optim.label_smoothing)
+        return LossSum(cross_entropy(logits, batch.labels, self.label_smoothing), batch.count)
 
 
-class TransformersClassification(LibraryTask):
+class TransformersCrossEntropy:
     """Classification with an image model of transformers."""
 
-    def total_loss(self, batch: ImageBatch) -> Tensor:
-        return F.cross_entropy(self.model(batch.images).logits.float(), batch.targets, reduction="sum")
+    def loss(self, model: nn.Module, batch: ImageBatch, step: Step) -> LossSum:
+        return LossSum(F.cross_entropy(model(batch.images).logits.float(), batch.targets, reduction="sum"), len(batch))
 
 
-def with_transformers_model(task: Task[Any]) -> Task[Any]:
-    """Return the task with a model of transformers that has the same weights."""
-    result: Any
-    if isinstance(task, ClassificationTask | TranslationTask):
-        _check_objective(task.recipe)
-    if isinstance(task, ClassificationTask):
-        model = build_huggingface_classifier(Classifier(task.model, task.preprocessing))
-        result = TransformersClassification(task, model)
-    elif isinstance(task, TranslationTask):
-        result = TransformersTranslation(task, build_huggingface(task.translator))
-    else:
+def use_transformers_model(task: Any) -> None:
+    """Replace the model of a task by one of transformers with the same weights; batches, optimizer and loop remain."""
+    if not isinstance(task, ClassificationTask | TranslationTask):
         raise UserError("transformers has no two-view model")
-    task_with_model: Task[Any] = result
-    return task_with_model
-
-
-def _check_objective(recipe: Any) -> None:
+    recipe: Any = task.recipe
     if recipe.objective != type(recipe).model_fields["objective"].default:
         raise UserError("only the default loss is supported; remove the settings of objective from the recipe")
+    if isinstance(task, ClassificationTask):
+        task.model = build_huggingface_classifier(Classifier(task.model, task.preprocessing)).to(task.device)
+        task.objective = TransformersCrossEntropy()
+    else:
+        task.model = build_huggingface(task.translator).to(task.device)
+        task.objective = TransformersTeacherForcing(recipe.optim.label_smoothing)

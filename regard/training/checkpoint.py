@@ -71,14 +71,10 @@ def save_checkpoint(
     processes: Processes | None = None,
     sharded: bool = False,
 ) -> None:
-    """Write a checkpoint and delete all but the newest `keep`. All processes must call it.
+    """Write a checkpoint to the folder of checkpoints and delete all but the newest `keep`. All processes must call it.
 
-    Args:
-        folder: The folder of checkpoints.
-        sharded: Whether every process writes its shards of the tensors; otherwise the main process writes everything.
-
-    Raises:
-        UserError: The checkpoint cannot be written; raised in all processes. Existing checkpoints are unchanged.
+    If `sharded`, every process writes its shards of the tensors; otherwise the main process writes everything. If one
+    of them cannot write, all raise a UserError, and existing checkpoints are unchanged.
     """
     processes = processes or Processes()
     target, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}"
@@ -100,12 +96,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest valid checkpoint, or None if none has been completed.
-
-    Args:
-        folder: The folder of checkpoints.
-        warn: Receives one sentence for each damaged checkpoint that is skipped.
-    """
+    """Return the newest valid checkpoint, or None if none has been completed; `warn` of each damaged one."""
     paths = _completed(folder)
     newest = last_name(folder)
     if newest in [path.name for path in paths]:  # a newer one was completed, but the process died before `last` moved
@@ -230,8 +221,7 @@ def _prune(folder: Path, step: int, keep: int) -> None:
 def save_shards(folder: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
     """Write the shards of each process to its own file; tensors that all processes share are written once.
 
-    Raises:
-        OSError: A process cannot write; raised in all processes.
+    If a process cannot write, all processes raise its OSError.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter

@@ -15,11 +15,7 @@ from regard.training.state import model_tensors
 
 
 def average_models(paths: Sequence[Path], out: Path) -> list[Path]:
-    """Write a model folder with the mean weights of several models, or of all checkpoints of one run.
-
-    Returns:
-        The folders that were averaged.
-    """
+    """Write the mean weights of several models, or of all checkpoints of one run; return the folders averaged."""
     if out.exists():
         raise UserError(f"{out}: already exists; choose another --out, or remove it first")
     if len(paths) == 1 and (paths[0] / CHECKPOINTS).is_dir():

@@ -25,11 +25,8 @@ WARMUP_STEPS = 3
 class StepGraph(Generic[B, T]):
     """Runs a step repeatedly, from a CUDA graph once one has been captured for batches of the same shape.
 
-    On a device without CUDA, the step runs eagerly on the same static tensors.
-
-    Args:
-        run_step: Called with the batches of a step; the tensors that it returns must not be written elsewhere.
-        device: Device of the step.
+    On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that `run_step` returns must
+    not be written elsewhere.
     """
 
     def __init__(self, run_step: Callable[[Sequence[B]], T], device: torch.device) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
+from regard.training.resume import show_value
 
 
 class Distillation(Settings):
@@ -68,13 +69,6 @@ class Counts:
     unusual: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
 
 
-class _Line(NamedTuple):
-    """A pair and the text given to the teacher, which is empty if the line is not translated."""
-
-    pair: Pair
-    text: str
-
-
 def distill(
     teacher: Translator,
     corpus: Corpus,
@@ -87,9 +81,6 @@ def distill(
     """Translate a corpus and pass the new pairs of every line to `write`, in order, in bounded memory.
 
     Args:
-        teacher: The translator.
-        corpus: The corpus to translate.
-        settings: How to translate and choose.
         write: Receives one pair per line, or two if the reference is kept (the reference first).
         done: Number of lines written by an earlier call; they are counted but not translated again.
         progress: Receives the number of lines read, window by window.
@@ -115,8 +106,10 @@ def distill(
     return counts
 
 
-def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts) -> Iterator[_Line]:
-    """Yield every line with the text to translate, counting blank and overlong lines."""
+def _select_lines(
+    pairs: Iterable[Pair], teacher: Translator, longest: int, counts: Counts
+) -> Iterator[tuple[Pair, str]]:
+    """Yield every line with the text to translate, which is empty for blank and overlong lines, and count these."""
     limit = teacher.max_source_tokens
     longest = longest if limit is None else min(longest, limit + 1)
     pairs = iter(pairs)
@@ -126,7 +119,7 @@ def _select_lines(pairs: Iterable[Pair], teacher: Translator, longest: int, coun
             long = len(tokens) + 1 > longest
             blank = not pair.source.strip()
             counts.lines, counts.blank, counts.long = counts.lines + 1, counts.blank + blank, counts.long + long
-            yield _Line(pair, "" if long or blank else pair.source)
+            yield pair, "" if long or blank else pair.source
 
 
 def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
@@ -163,9 +156,10 @@ class Provenance:
         now = _flatten(self.origin)
         for key in now:
             if before.get(key) != now[key]:
+                recorded, current = show_value(before.get(key)), show_value(now[key])
                 raise UserError(
-                    f"{self.path}: the output was started with {key} {_show(before.get(key))}, not {_show(now[key])}; "
-                    f"resume with the same inputs, or choose another output"
+                    f"{self.path}: the output was started with {key} {recorded}, not {current}; resume with the same "
+                    f"inputs, or choose another output"
                 )
 
     def finish(self, paths: Sequence[Path], counts: Counts, pairs: int) -> None:
@@ -188,7 +182,3 @@ def _flatten(values: dict[str, Any], group: str = "") -> dict[str, Any]:
     for key, value in values.items():
         found |= _flatten(value, f"{group}{key}.") if isinstance(value, dict) else {f"{group}{key}": value}
     return found
-
-
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn, TypeVar
 
@@ -33,22 +34,19 @@ class LocalError(UserError):
     """Raised in this process and possibly in no other, so that this process must report it."""
 
 
+@dataclass(frozen=True)
 class Processes:
     """All processes of a run, as seen from one of them. Without torchrun there is only one.
 
     The main process (rank 0) prints and writes files. Every method must be called by all processes at the same point.
-
-    Args:
-        rank: Rank of this process.
-        world: Number of processes.
-        device: Device of this process.
-        group: Gloo group for Python objects, with a long timeout; tensors use the default group.
     """
 
-    def __init__(
-        self, rank: int = 0, world: int = 1, device: torch.device = CPU, group: dist.ProcessGroup | None = None
-    ) -> None:
-        self.rank, self.world, self.device, self.group = rank, world, device, group
+    rank: int = 0  # of this process
+    world: int = 1  # number of processes
+    device: torch.device = CPU  # of this process
+    group: dist.ProcessGroup | None = (
+        None  # Gloo, for Python objects, with a long timeout; tensors use the default group
+    )
 
     @property
     def main(self) -> bool:
@@ -59,9 +57,9 @@ class Processes:
         """Whether torchrun started this run, even if with a single process."""
         return self.group is not None
 
-    def sum(self, *numbers: float) -> list[float]:
-        """Sum each number over all processes."""
-        return self._reduce(numbers, dist.ReduceOp.SUM)
+    def sum(self, number: int) -> int:
+        """Return the sum over all processes."""
+        return self._reduce(number, dist.ReduceOp.SUM)
 
     def sum_tensors(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
         """Sum scalar tensors over all processes on their device, without synchronising with the host."""
@@ -73,22 +71,18 @@ class Processes:
 
     def max(self, number: int) -> int:
         """Return the maximum over all processes."""
-        return int(self._reduce((number,), dist.ReduceOp.MAX)[0])
+        return self._reduce(number, dist.ReduceOp.MAX)
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank."""
         if self.group is None:
             return [value]
-        values: list[T | None] = [None] * self.world
+        values = [value] * self.world
         dist.all_gather_object(values, value, group=self.group)
-        return values  # type: ignore[return-value]
+        return values
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Call `work` in the main process and return its result in all processes.
-
-        Raises:
-            UserError: `work` raised it; raised in all processes.
-        """
+        """Call `work` in the main process, and return its result or raise its UserError in all processes."""
         if self.group is None:
             return work()
         result: list[T | AgreedError | None] = [None]
@@ -103,11 +97,7 @@ class Processes:
         return result[0]  # type: ignore[return-value]
 
     def main_first(self, on_main: Callable[[], T], on_others: Callable[[], T]) -> T:
-        """Call `on_main` in the main process and, once it has returned, `on_others` in the other processes.
-
-        Raises:
-            UserError: One process raised it; raised in all processes.
-        """
+        """Call `on_main` in the main process and then `on_others` in the others; raise any UserError in all of them."""
         results: list[T] = []
         with self.sync_errors():
             if self.main:
@@ -119,11 +109,7 @@ class Processes:
 
     @contextmanager
     def sync_errors(self) -> Iterator[None]:
-        """Wait until all processes have left the block, and raise in all of them if one of them failed.
-
-        Raises:
-            UserError: The block raised it in some process; that of the lowest rank is raised in all processes.
-        """
+        """Wait until all processes have left the block, and raise the UserError of the lowest rank, if any, in all."""
         if self.group is None:
             yield
             return
@@ -136,13 +122,12 @@ class Processes:
         if messages:
             raise AgreedError(messages[0])
 
-    def _reduce(self, numbers: tuple[float, ...], operation: dist.ReduceOp.RedOpType) -> list[float]:
+    def _reduce(self, number: int, operation: dist.ReduceOp.RedOpType) -> int:
         if self.group is None:
-            return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64)
+            return number
+        tensor = torch.tensor(number)
         dist.all_reduce(tensor, operation, group=self.group)
-        reduced: list[float] = tensor.tolist()
-        return reduced
+        return int(tensor)
 
 
 def launched() -> bool:

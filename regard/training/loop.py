@@ -18,7 +18,7 @@ from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
 from regard.training.memory import is_out_of_memory, model_too_large, read_peak
 from regard.training.metrics_log import CHECKPOINTS, MetricsLog
-from regard.training.optim import build_optimiser, build_schedule
+from regard.training.optim import build_optimiser, learning_rate
 from regard.training.parallelism import Accumulated, autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
@@ -50,16 +50,7 @@ class RunResult:
 
 
 class TrainingLoop(Generic[B]):
-    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder.
-
-    Args:
-        task: What is trained.
-        optim: Optimiser and schedule.
-        training: Duration, validation and checkpoints.
-        out: Run folder.
-        progress: Console output.
-        processes: The processes that train together.
-    """
+    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`."""
 
     def __init__(
         self,
@@ -74,24 +65,19 @@ class TrainingLoop(Generic[B]):
         self.processes = processes = processes or Processes()
         self.checkpoints = out / CHECKPOINTS
         self.metrics = MetricsLog(out, training.tensorboard and processes.main)
-        self.schedule = build_schedule(optim, training.steps, task.width)
         self.strategy = build_strategy(task, processes, training)
         weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         # Numbers that change from step to step are tensors, so that a CUDA graph reads their current values.
         device = self.state.device
-        self.learning_rate = torch.zeros((), device=device)
+        self.rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
         captured = training.uses_cuda_graph and not processes.launched
         self.step_graph = StepGraph(self._captured_step, device) if captured else None
 
     def run(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
-        """Train to the last step, or until validations do not improve any more.
-
-        Args:
-            interruptions: Receives requests to stop.
-            checkpoint: Checkpoint to resume from.
+        """Train from a checkpoint, or from the first step, to the last step or until validations stop improving.
 
         Raises:
             UserError: The model or a single example does not fit into memory, too many consecutive steps were skipped,
@@ -205,11 +191,7 @@ class TrainingLoop(Generic[B]):
         return result.norm
 
     def _next_batches(self, batches: Iterator[Positioned[B]]) -> list[Positioned[B]]:
-        """Return the batches of this process for a step; if any process cannot prepare them, save and stop.
-
-        Raises:
-            UserError: One process cannot prepare its batches; raised in all processes.
-        """
+        """Return the batches of this process for a step; if any process cannot prepare them, save and stop all."""
         failure, items = "", []
         try:
             items = [next(batches) for _ in range(self.optim.accumulate // self.processes.world)]
@@ -227,12 +209,15 @@ class TrainingLoop(Generic[B]):
 
     def _set_step(self, step: int) -> None:
         """Set the learning rate and the tensors that depend on the step."""
-        learning_rate = self.schedule(step)
+        rate = self._learning_rate(step)
         if self.step_graph is not None:
-            self.learning_rate.fill_(learning_rate)
+            self.rate.fill_(rate)
         for group in self.state.optimiser.param_groups:
-            group["lr"] = learning_rate if self.step_graph is None else self.learning_rate
+            group["lr"] = rate if self.step_graph is None else self.rate
         self.step_number.fill_(step)
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(self.optim, step, self.training.steps, self.task.width)
 
     def _eager_step(self, batches: list[B], step: int) -> StepResult:
         """Take a step in as many microbatches as memory requires."""
@@ -318,7 +303,7 @@ class TrainingLoop(Generic[B]):
     def log(self, norm: Tensor) -> None:
         """Write the metrics since the last line of the log."""
         state = self.state
-        report = state.meter.read() | {"lr": self.schedule(state.step), "gradient_norm": float(norm)}
+        report = state.meter.read() | {"lr": self._learning_rate(state.step), "gradient_norm": float(norm)}
         report["memory"] = read_peak(state.device)
         counts = {
             "skipped_steps": state.step_check.total,
@@ -367,7 +352,8 @@ class TrainingLoop(Generic[B]):
             # Validation batches have other shapes, for which nothing should be compiled.
             with self.strategy.full_model(weights) as model, torch.compiler.set_stance("force_eager"):
                 scores = self.processes.on_main(lambda: self._score(model))
-                is_best = self.training.keeps_newest or not state.best_scores or _is_better(scores, state.best_scores)
+                best = state.best_scores
+                is_best = self.training.keeps_newest or not best or _rank(scores) > _rank(best)
                 names = ("last", "best") if is_best else ("last",)
                 self.processes.on_main(lambda: self._save_model(model, scores, names))
         except DivergedError:
@@ -407,10 +393,6 @@ class TrainingLoop(Generic[B]):
         save_checkpoint(self.checkpoints, state.step, state.tensors(), state.values(), keep, self.processes, sharded)
 
 
-def _is_better(scores: dict[str, float], best: dict[str, float]) -> bool:
-    """Compare validations by their score, and by the loss if the scores are equal, such as a BLEU of 0 at first."""
-
-    def rank(scores: dict[str, float]) -> tuple[float, float]:
-        return scores["score"], -scores.get("loss", 0.0)
-
-    return rank(scores) > rank(best)
+def _rank(scores: dict[str, float]) -> tuple[float, float]:
+    """Rank validations by their score, and by the loss if the scores are equal, such as a BLEU of 0 at first."""
+    return scores["score"], -scores.get("loss", 0.0)

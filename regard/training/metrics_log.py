@@ -23,12 +23,7 @@ def require_tensorboard() -> Any:
 
 
 class MetricsLog:
-    """Writes log entries. Each entry is in the file when `write` returns.
-
-    Args:
-        out: The run folder.
-        tensorboard: Whether to write TensorBoard event files as well.
-    """
+    """Writes log entries to the run folder `out`. Each entry is in the file when `write` returns."""
 
     def __init__(self, out: Path, tensorboard: bool = False) -> None:
         self.out, self.tensorboard = out, tensorboard

@@ -1,7 +1,6 @@
 """Optimiser, learning rate schedule, and the check that skips steps with NaN or exploding gradients."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,25 +28,17 @@ def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
 
 
-def build_schedule(optim: OptimSettings, steps: int, width: int) -> Callable[[int], float]:
-    """Return a function that maps a step, counted from 1, to its learning rate; Noam depends on the model's width."""
+def learning_rate(optim: OptimSettings, step: int, steps: int, width: int) -> float:
+    """Return the learning rate of a step, counted from 1, of `steps`; Noam depends on the model's width."""
     lr, warmup = optim.lr, max(1, optim.warmup)
-
-    def noam(step: int) -> float:
+    if optim.schedule == "noam":
         return float(lr * width**-0.5 * min(step**-0.5, step * warmup**-1.5))
-
-    def inverse_sqrt(step: int) -> float:
+    if optim.schedule == "inverse-sqrt":
         return lr * min(step / warmup, math.sqrt(warmup / step))
-
-    def cosine(step: int) -> float:
+    if optim.schedule == "cosine":
         progress = max(0, step - warmup) / max(1, steps - warmup)
         return lr * min(step / warmup, (1 + math.cos(math.pi * min(1.0, progress))) / 2)
-
-    def constant(step: int) -> float:
-        return lr * min(1.0, step / warmup)
-
-    schedules = {"noam": noam, "inverse-sqrt": inverse_sqrt, "cosine": cosine, "constant": constant}
-    return schedules[optim.schedule]
+    return lr * min(1.0, step / warmup)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class DataParallel(Strategy[B]):
         self.module = nn.parallel.DistributedDataParallel(module)
 
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        tokens = int(self.processes.sum(sum(map(self.task.count, batches)))[0])
+        tokens = self.processes.sum(sum(map(self.task.count, batches)))
         self.step_tokens.fill_(tokens / self.processes.world)  # gradients are averaged over processes, not summed
         losses = []
         for batch in batches:

@@ -71,13 +71,7 @@ PLOTTED = [curve.keys for panel in PANELS for curve in panel.curves] + [(name,) 
 
 
 def plot_runs(runs: Sequence[Path], out: Path, x_axis: str = "step") -> None:
-    """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically.
-
-    Args:
-        runs: Run folders.
-        out: The output file; its suffix selects the format.
-        x_axis: "step", "seconds", "tokens" or "images".
-    """
+    """Plot the logs of runs, complete or in progress, to a PNG, SVG or PDF file. The file is written atomically."""
     if out.suffix.lower() not in FORMATS:
         raise UserError(f"{out}: unknown format; the name must end in {', '.join(FORMATS)}")
     if x_axis not in get_args(XAxis):

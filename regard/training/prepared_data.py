@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,16 +63,6 @@ def check_files(files: Mapping[str, Path], before: Fingerprints, owner: str) -> 
             )
 
 
-def check_data_settings(settings: Mapping[str, Any], before: Mapping[str, Any], folder: Path) -> None:
-    """Raise a UserError if data was prepared with other settings."""
-    for key, now in settings.items():
-        if before.get(key) != now:
-            raise UserError(
-                f"{folder}: was made with {key}={json.dumps(before.get(key))}, not {json.dumps(now)}; set the old "
-                f"value or another data.store"
-            )
-
-
 def fingerprint_files(files: Mapping[str, Path]) -> dict[str, Fingerprints]:
     """Return size, modification time and checksum of each file."""
     return {key: fingerprint_file(path) for key, path in files.items()}
@@ -88,8 +78,13 @@ def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerpr
     return {"bytes": state.st_size, "time": state.st_mtime_ns, "sha256": digest}
 
 
-def make_shared_store(store: Path, make: Callable[[Path], None], what: str, progress: Progress) -> None:
-    """Create a shared store of `what` unless it exists; `make` writes it into an empty folder. Other runs wait."""
+def make_shared_store(
+    store: Path, make: Callable[[Path], None], what: str, settings: Mapping[str, Any], progress: Progress
+) -> None:
+    """Create a shared store of `what`, unless one with the same settings exists; other runs wait.
+
+    `make` writes the store into an empty folder.
+    """
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_folder(store.parent, lambda: progress.print(f"waiting for another run to create {store}")):
         recover_folder(store)
@@ -98,6 +93,13 @@ def make_shared_store(store: Path, make: Callable[[Path], None], what: str, prog
                 make(fresh)
     if not (store / FINGERPRINTS).is_file():
         raise UserError(f"{store}: exists and is not a store of {what}; set data.store to another folder")
+    before = read_fingerprints(store)["settings"]
+    for key, now in settings.items():
+        if before.get(key) != now:
+            raise UserError(
+                f"{store}: was made with {key}={json.dumps(before.get(key))}, not {json.dumps(now)}; set the old "
+                f"value or another data.store"
+            )
 
 
 def open_store(folder: Path, read: Callable[[Path], T], write: Callable[[Path], object], progress: Progress) -> T:
@@ -125,22 +127,16 @@ def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
         raise UserError(f"{folder}: cannot be opened ({error.strerror}); restore it or start a new run") from None
     _locked_folders.add(descriptor)
     try:
-        _acquire(descriptor, on_locked)
+        with suppress(OSError):  # some file systems do not support locks; training works without
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_locked()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         _locked_folders.discard(descriptor)
         os.close(descriptor)
-
-
-def _acquire(descriptor: int, on_locked: Callable[[], None]) -> None:
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_locked()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        pass  # some file systems do not support locks; training works without
 
 
 def _release_in_child() -> None:

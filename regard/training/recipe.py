@@ -122,19 +122,12 @@ class TrainingSettings(Settings):
 
 
 class Recipe(Settings):
-    """Settings of a training run. Each task has its own subclass, which declares the fields.
+    """Settings of a training run. Each task has its own subclass, which declares the fields."""
 
-    Attributes:
-        presets: Names of class methods of the model's configuration, each of which is a preset if it exists.
-        default_preset: Preset if none is given.
-        derived: Keys of the model that a recipe must not set, and what they follow from.
-        captured_by_default: Whether the losses of the task never synchronise with a GPU.
-    """
-
-    presets: ClassVar[Sequence[str]] = ()
+    presets: ClassVar[Sequence[str]] = ()  # class methods of the model's configuration; used if they exist
     default_preset: ClassVar[str] = ""
-    derived: ClassVar[Mapping[str, str]] = {}
-    captured_by_default: ClassVar[bool] = False
+    derived: ClassVar[Mapping[str, str]] = {}  # keys of the model that a recipe must not set: what they follow from
+    captured_by_default: ClassVar[bool] = False  # whether the losses of the task never synchronise with a GPU
 
     if TYPE_CHECKING:  # declared here, the fields would precede `data` in the subclasses
         data: Settings
@@ -147,6 +140,10 @@ class Recipe(Settings):
     def kind(self) -> str:
         """Kind of the model."""
         return kind_of(self.model)
+
+    def with_group(self, group: str, **values: Any) -> Self:
+        """Return the recipe with changed values of a group, which are validated."""
+        return self.changed(**{group: getattr(self, group).model_dump() | values})
 
     def check_model(self) -> None:
         """Check the keys of the model and everything that depends on them."""
@@ -187,11 +184,7 @@ class Recipe(Settings):
         return {key: value for key, value in config.model_dump(mode="json").items() if key not in self.derived}
 
     def with_model(self, own: Mapping[str, Any], where: str) -> Self:
-        """Return the recipe with the keys `own` of the model in the folder `where`, from which the run is initialised.
-
-        Raises:
-            UserError: A key of the recipe contradicts the model.
-        """
+        """Return the recipe with the keys `own` of the initial model, which is in the folder `where`."""
         completed = self.changed(model=({} if "preset" in self.model else dict(own)) | self.model)
         completed.check_model()
         keys = self.keys_of(completed.model_settings())
@@ -219,7 +212,7 @@ class Recipe(Settings):
         if self.training.cuda_graph != "auto":
             return self
         captured = self.training.compile or self.capture_obstacle(device, launched) is None
-        return self.with_training(cuda_graph=captured)
+        return self.with_group("training", cuda_graph=captured)
 
     def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
         """Return why `training.cuda_graph=auto` does not capture steps; None if it does."""
@@ -246,14 +239,11 @@ class Recipe(Settings):
         """Describe what else determines the speed of a step, for the log."""
         return ()
 
-    def with_training(self, **changes: Any) -> Self:
-        """Return the recipe with other settings of the training group."""
-        return self.changed(training=self.training.model_dump() | changes)
-
     def keep_machine_settings(self, old: Self) -> Self:
         """Return the recipe with settings that were left to the machine when the run began, whose recipe is `old`."""
         ours, theirs = self.training.model_dump(), old.training.model_dump()
-        return self.with_training(**{key: theirs[key] for key in MACHINE_SETTINGS if ours.get(key) in (None, "auto")})
+        kept = {key: theirs[key] for key in MACHINE_SETTINGS if ours.get(key) in (None, "auto")}
+        return self.with_group("training", **kept)
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         """Return the recipe with what was decided when the run in `out` began, whose recipe is `old`."""

@@ -92,8 +92,8 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
         if key == "training.steps" or key in CHANGEABLE or before[key] == now[key]:
             continue
         raise UserError(
-            f"{out}: the run started with {key}={_show(before[key])}, not {_show(now[key])}; resume with the old value "
-            "or choose another --out"
+            f"{out}: the run started with {key}={show_value(before[key])}, not {show_value(now[key])}; resume with the "
+            "old value or choose another --out"
         )
     if old.training.steps == new.training.steps:
         return
@@ -104,7 +104,8 @@ def check_settings(old: Recipe, new: Recipe, step: int, out: Path) -> None:
         raise UserError(f"{refusal} at step {step}, because the first averaged step depends on it")
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """Format a setting for an error message."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

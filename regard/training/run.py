@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -73,14 +72,6 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
             raise
 
 
-def build_task(recipe: Recipe, device: torch.device, progress: Progress) -> Task[Any]:
-    """Prepare data in a temporary folder and build a new model, without a run folder."""
-    task_type = task_of(recipe)
-    with tempfile.TemporaryDirectory() as folder:  # memory-mapped files outlive their names
-        task_type.prepare_data(Path(folder), recipe, progress, None)
-        return task_type.open(Path(folder), recipe, device, progress)
-
-
 class Run:
     """A training run in the folder `out`, as seen from one of its processes."""
 
@@ -125,14 +116,15 @@ class Run:
         training, on_cpu = self.recipe.training, self.processes.device.type == "cpu"
         threads = training.threads or default_threads()
         torch.set_num_threads(threads)
-        self.recipe = self.recipe.with_training(threads=threads if on_cpu else training.threads)
+        self.recipe = self.recipe.with_group("training", threads=threads if on_cpu else training.threads)
 
     # Steps of `begin`
 
     def _complete_recipe(self) -> Recipe:
         """Return the recipe with what the initial model and the data determine."""
         if self.recipe.init.folder is not None:
-            self.initial = self.task_type.load_initial_model(self.recipe)
+            with torch.random.fork_rng(devices=[]):  # a resumed run does not load the model: draw the same numbers
+                self.initial = self.task_type.load_initial_model(self.recipe)
         recipe = self.recipe if self.initial is None else self.initial.recipe
         completed: Recipe = self.task_type.complete_recipe(recipe, self.progress)
         return completed
@@ -143,8 +135,7 @@ class Run:
             recover_folder(self.out / DATA)
             with replace_folder(self.out / DATA) as folder:
                 self.task_type.prepare_data(folder, self.recipe, self.progress, self.initial)
-        task = self._open()
-        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            task = self._open()
             if self.initial is not None:
                 message = task.initialise(self.initial)
                 save_initial_weights(self.out / DATA, task.model)
@@ -158,11 +149,7 @@ class Run:
             return self.task_type.open(self.out / DATA, self.recipe, self.processes.device, self.progress)
 
     def _open_after_main(self) -> Task[Any]:
-        """Open the run in a process other than the main one.
-
-        Raises:
-            UserError: The process does not see the run folder.
-        """
+        """Open the run in a process other than the main one, which must see the run folder."""
         if not is_run(self.out):
             raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")
         return self._open_with_weights()

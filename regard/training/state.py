@@ -108,16 +108,7 @@ class LossMeter:
 
 
 class TrainingState:
-    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
-
-    Args:
-        model: Module with the parameters that are trained.
-        optimiser: Optimiser of these parameters.
-        skip_above: Gradient norm above which a step is skipped.
-        ema: Decay of the moving average of the weights; 0 for a plain mean.
-        processes: Processes that train together; each has its own random state.
-        unit: What the loss is a sum over, for the log.
-    """
+    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run."""
 
     def __init__(
         self,
@@ -153,7 +144,7 @@ class TrainingState:
         """Add the current weights to the average."""
         if self.average is None:
             self.average = WeightAverage(self.model, self.ema)
-        self.average.update(self.model)
+        self.average.update()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; shared tensors occur once."""
@@ -215,10 +206,8 @@ class TrainingState:
             torch.manual_seed(int(np.random.SeedSequence([seed, self.step, self.processes.rank]).generate_state(1)[0]))
 
     def _random_states(self) -> dict[str, Tensor]:
-        states = {RANDOM_CPU: torch.get_rng_state()}
-        if self.device.type == "cuda":
-            states[RANDOM_CUDA] = torch.cuda.get_rng_state(self.device)
-        return states
+        on_gpu = {RANDOM_CUDA: torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        return {RANDOM_CPU: torch.get_rng_state()} | on_gpu
 
     def _restore_random_states(self, tensors: dict[str, Tensor]) -> None:
         cpu, cuda = (_with_rank(name, self.processes.rank) for name in (RANDOM_CPU, RANDOM_CUDA))

@@ -15,52 +15,24 @@ from regard.training.loop import TrainingLoop
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.task import Task
-from regard.training.tasks.registry import task_of
 
 MIN_GROUPS = 5
 """Default number of groups of steps over which the median is taken."""
 NEVER = 10**9
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Number of warm-up steps, and of steps between two readings of the clock.
-
-    Reading the clock synchronises with a GPU, so groups of steps are timed there, as in a real run.
-    """
-
-    warm_up: int
-    group: int
-
-    @classmethod
-    def on(cls, device: torch.device) -> "Pace":
-        """On a GPU the first steps include CUDA graph capture or compilation."""
-        return cls(10, 10) if device.type == "cuda" else cls(3, 1)
-
-
 @dataclass
 class StepTiming:
-    """Timing of training steps.
+    """Timing of groups of training steps."""
 
-    Attributes:
-        unit: What `rates` count, such as "tokens".
-        rates: Units per second, for each group of steps.
-        milliseconds: Time of a step, for each group of steps.
-        steps: Number of timed steps.
-        warm_up: Extra seconds of the first steps: trying the largest batch, CUDA graph capture, compilation.
-        peak: Peak memory on the GPU in bytes.
-        per_unit: GPU memory of the largest batch per unit, without weights and optimizer state, in bytes.
-        notes: Messages of the loop, for example about batches that do not fit into memory.
-    """
-
-    unit: str
-    rates: list[float] = field(default_factory=list)
-    milliseconds: list[float] = field(default_factory=list)
-    steps: int = 0
-    warm_up: float = 0.0
-    peak: float | None = None
-    per_unit: float | None = None
-    notes: list[str] = field(default_factory=list)
+    unit: str  # what `rates` count, such as "tokens"
+    rates: list[float] = field(default_factory=list)  # units per second of each group
+    milliseconds: list[float] = field(default_factory=list)  # per step of each group
+    steps: int = 0  # that were timed
+    warm_up: float = 0.0  # extra seconds of the first steps: trying the largest batch, graph capture, compilation
+    peak: float | None = None  # memory on the GPU in bytes
+    per_unit: float | None = None  # GPU memory of the largest batch per unit, without weights and optimizer state
+    notes: list[str] = field(default_factory=list)  # messages of the loop, such as about batches that do not fit
 
     @property
     def rate(self) -> float:
@@ -89,17 +61,20 @@ def time_steps(
     task: Task[Any], recipe: Recipe, device: torch.device, seconds: float, groups: int = MIN_GROUPS
 ) -> StepTiming:
     """Train for the given time and number of groups of steps after the warm-up, without validation and checkpoints."""
-    pace, on_gpu = Pace.on(device), device.type == "cuda"
+    on_gpu = device.type == "cuda"
+    # Reading the clock synchronises with a GPU, so groups of steps are timed there, as in a real run.
+    # The first steps on a GPU include CUDA graph capture or compilation.
+    warm_up, group = (10, 10) if on_gpu else (3, 1)
     settings = recipe.training.changed(
-        steps=NEVER, log_every=pace.group, validate_every=NEVER, checkpoint_every=NEVER, tensorboard=False
+        steps=NEVER, log_every=group, validate_every=NEVER, checkpoint_every=NEVER, tensorboard=False
     )
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
-    clock = _StepClock(StepTiming(task_of(recipe).unit), pace, device, seconds, groups)
+    clock = _StepClock(StepTiming(task.unit), warm_up, group, device, seconds, groups)
     with tempfile.TemporaryDirectory() as folder, suppress(_EnoughStepsError):
         TrainingLoop(task, recipe.optim, settings, Path(folder), clock).run()
     timing = clock.timing
-    timing.warm_up = max(0.0, clock.warm_up_seconds - pace.warm_up * timing.step / 1000)
+    timing.warm_up = max(0.0, clock.warm_up_seconds - warm_up * timing.step / 1000)
     if on_gpu:
         timing.peak = clock.peak
         timing.per_unit = (clock.peak - clock.allocated) / task.count(task.largest_batch())
@@ -113,9 +88,12 @@ class _EnoughStepsError(Exception):
 class _StepClock(Progress):
     """Records the time of every group of steps, prints nothing, and ends the loop when enough steps are timed."""
 
-    def __init__(self, timing: StepTiming, pace: Pace, device: torch.device, seconds: float, groups: int) -> None:
+    def __init__(
+        self, timing: StepTiming, warm_up: int, group: int, device: torch.device, seconds: float, groups: int
+    ) -> None:
         super().__init__(NEVER, Console(quiet=True), timing.unit)
-        self.timing, self.pace, self.device, self.seconds, self.groups = timing, pace, device, seconds, groups
+        self.timing, self.warm_up, self.group = timing, warm_up, group
+        self.device, self.seconds, self.groups = device, seconds, groups
         self.last = self.start_time = time.perf_counter()
         self.warm_up_seconds = 0.0
         self.peak = self.allocated = 0.0
@@ -126,14 +104,14 @@ class _StepClock(Progress):
     def step(self, step: int, report: dict[str, float]) -> None:
         now, timing = time.perf_counter(), self.timing
         self.peak = max(self.peak, 1e6 * report["memory"])
-        if step <= self.pace.warm_up:
+        if step <= self.warm_up:
             self.warm_up_seconds = now - self.start_time
             if self.device.type == "cuda":
                 self.allocated = float(torch.cuda.memory_allocated(self.device))
         else:
-            timing.steps += self.pace.group
+            timing.steps += self.group
             timing.rates.append(report[f"{timing.unit}_per_second"])
-            timing.milliseconds.append(1000 * (now - self.last) / self.pace.group)
+            timing.milliseconds.append(1000 * (now - self.last) / self.group)
         self.last = now
         if len(timing.rates) >= self.groups and now - self.start_time - self.warm_up_seconds >= self.seconds:
             raise _EnoughStepsError

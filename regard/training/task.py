@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.layers import Model
+from regard.models.folder import unique_tensors
+from regard.models.warmstart import copy_tensors
 from regard.registry import Registry
+from regard.training.optim import ADVICE
 from regard.training.progress import Progress, Sample
 from regard.training.state import DataShard, Position, Positioned
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from regard.training.recipe import Recipe
 
 B = TypeVar("B")
+HEAD = "head."
+"""Prefix of the names of the tensors of a head."""
 Step = int | Tensor
 """Number of a step; a tensor in a captured CUDA graph, because it changes from replay to replay."""
 
@@ -52,6 +57,9 @@ def sample_indices(number: int, total: int) -> list[int]:
 class DivergedError(UserError):
     """The validation loss is not finite, so that the model is not worth keeping."""
 
+    def __init__(self, loss: float) -> None:
+        super().__init__(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and start again")
+
 
 @dataclass(frozen=True)
 class InitialModel:
@@ -61,6 +69,13 @@ class InitialModel:
     recipe: Any  # completed with the settings of this model
     tensors: dict[str, Tensor]
     extras: Any  # what data preparation and `Task.initialise` need besides, such as its tokenizers
+
+
+def copy_weights(model: nn.Module, initial: InitialModel, new_head: bool = False) -> str:
+    """Copy the weights of a trained model into a new one, except the head if it is new; return a message about it."""
+    prefixes = [name for name in unique_tensors(model) if not name.startswith(HEAD)] if new_head else [""]
+    copy_tensors(model, initial.tensors, str(initial.folder), prefixes)
+    return f"initialised with the weights of {initial.folder}" + (" and a new head" if new_head else "")
 
 
 class Task(ABC, Generic[B]):

@@ -3,52 +3,37 @@
 from copy import deepcopy
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 class WeightAverage:
-    """A copy of a model that holds averaged weights. Updates do not synchronise with the device.
+    """A copy of a model that holds averages of its weights. Updates do not synchronise with the device.
 
-    torch's AveragedModel copies its update count to the device at every update, which does synchronise.
-
-    Args:
-        model: The model to average; before the first update the average equals its weights.
-        decay: Decay of the exponential moving average; 0 selects the mean of all updates.
+    torch's AveragedModel copies its update count to the device at every update, which does synchronise. A decay of 0
+    selects the mean of all updates.
     """
 
     def __init__(self, model: nn.Module, decay: float = 0.0) -> None:
         self.module, self.decay, self.updates = deepcopy(model), decay, 0
-        self._model, self._pairs = model, _pair(self.module, model)
+        # Listed once, because traversing modules takes longer than a step.
+        self._averages, self._current = ([p.detach() for p in one.parameters()] for one in (self.module, model))
+        pairs = zip(self.module.modules(), model.modules(), strict=True)
+        self._buffers = [
+            (copy, module, name) for copy, module in pairs for name, _ in module.named_buffers(recurse=False)
+        ]
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Add the current weights to the average. Buffers are copied."""
+    def update(self) -> None:
+        """Add the current weights of the model to the average. Buffers are copied."""
         weight = 1 - self.decay if self.decay else 1 / (self.updates + 1)
-        if model is not self._model:
-            self._model, self._pairs = model, _pair(self.module, model)
-        averages, current, buffers = self._pairs
         if self.updates:
-            torch._foreach_lerp_(averages, current, weight)
+            torch._foreach_lerp_(self._averages, self._current, weight)
         else:
-            for average, parameter in zip(averages, current, strict=True):  # foreach does not take sharded tensors
-                average.copy_(parameter)
-        for copy, original, name in buffers:
-            _copy_buffer(copy, original, name)
+            for average, parameter in zip(self._averages, self._current, strict=True):
+                average.copy_(parameter)  # foreach does not take sharded tensors
+        for copy, module, name in self._buffers:
+            _copy_buffer(copy, module, name)
         self.updates += 1
-
-
-Pairs = tuple[list[Tensor], list[Tensor], list[tuple[nn.Module, nn.Module, str]]]
-
-
-def _pair(copy: nn.Module, model: nn.Module) -> Pairs:
-    """Parameters of both models, and the modules with buffers. Done once: traversing modules is slower than a step."""
-    modules = zip(copy.modules(), model.modules(), strict=True)
-    buffers = [(ours, theirs, name) for ours, theirs in modules for name, _ in theirs.named_buffers(recurse=False)]
-    return _detached(copy), _detached(model), buffers
-
-
-def _detached(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.parameters()]
 
 
 def _copy_buffer(copy: nn.Module, model: nn.Module, name: str) -> None:

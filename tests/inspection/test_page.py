@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,3 +97,8 @@ def test_scene_rejects_maps_that_do_not_fit_their_labels() -> None:
         Scene("a", "b", scene.labels | {"source": ["x"]}, scene.alignment, [], scene.views)
     with pytest.raises(ValueError, match="at least one attention module"):
         Scene("a", "b", scene.labels, scene.alignment, [], [])
+
+
+def test_page_of_a_scene_without_cross_attention_shows_the_first_head() -> None:
+    scene = make_scene()
+    assert replace(scene, views=[view for view in scene.views if view.group != "cross"]).initial_head() == (0, 0)

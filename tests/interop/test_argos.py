@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,9 @@ from regard.interop.verification import sample_sources
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import random_translator, tokenizer
+
+pytest.importorskip("ctranslate2")
+sentencepiece = pytest.importorskip("sentencepiece")
 
 NAME = "translate-en_zh-1_0"
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-import transformers
 from tokenizers import BertWordPieceTokenizer
 
 from regard.data.builtin.corpus import load_pairs
@@ -23,6 +22,8 @@ from regard.pipelines.embedder import Embedder
 from regard.pipelines.translator import Translator
 from tests.conftest import Command
 from tests.interop.random_models import random_translator
+
+transformers = pytest.importorskip("transformers")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "man", "rides", "##s", "the", "bike", "un", "##happy", "."]
 TEXTS = ["A man rides the bike.", "", "the UNHAPPY man", "bikes. bikes. bikes.", "zebra"]
@@ -130,7 +131,7 @@ def test_commands_import_and_embed(folder: Path, tmp_path: Path, command: Comman
     lines.write_text("".join(f"{text}\n" for text in TEXTS))
     assert command("embed", out, "--input", lines, "--out", array).out == f"{array}: embeddings 5 × 24\n"
     expected = torch.stack(Embedder.load(out).embed(TEXTS)).numpy()
-    np.testing.assert_allclose(np.load(array), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(array), expected, atol=1e-5)  # of values of about 1 in float32
     assert "sentence-similarity" in (out / "README.md").read_text(encoding="utf-8")
     assert "use regard embed" in command("translate", out, "a man").error
 
@@ -206,7 +207,7 @@ def test_embeddings_do_not_depend_on_the_batch(folder: Path, tmp_path: Path) -> 
     import_model(folder, tmp_path / "ours")
     embedder = Embedder.load(tmp_path / "ours")
     batch, single = embedder.embed(TEXTS), [embedder.embed([text])[0] for text in TEXTS]
-    torch.testing.assert_close(torch.stack(batch), torch.stack(single), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.stack(batch), torch.stack(single), atol=1e-5, rtol=0)
 
 
 def test_number_of_parameters_equals_bert() -> None:

@@ -8,12 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
-
-pytest.importorskip("transformers")
-
-import transformers
 
 from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from regard.decoding.constraints import DecodingRequest
@@ -22,9 +17,11 @@ from regard.interop.argos import export_argos
 from regard.interop.huggingface_marian import BANNED_LOGIT, ban_tokens
 from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.import_model import import_model
-from regard.interop.verification import SEARCHES, check_agreement, compare
+from regard.interop.verification import SEARCHES, check_agreement, compare, sample_sources
 from regard.pipelines.external import TransformersGenerator
 from regard.pipelines.translator import Translator
+
+sentencepiece, transformers = pytest.importorskip("sentencepiece"), pytest.importorskip("transformers")
 
 ENGLISH = [
     "the small red dog sees a tall tree",
@@ -91,12 +88,11 @@ def make_folder(folder: Path, kind: str, separate: bool) -> Path:
         decoder_start_token_id=ids["<pad>"], max_position_embeddings=64,
         share_encoder_decoder_embeddings=not separate, decoder_vocab_size=len(target_ids),
     )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.MarianMTModel(config)
-    for tensor in model.parameters():
+    model, weights = transformers.MarianMTModel(config), torch.Generator().manual_seed(0)
+    for _, tensor in sorted(model.named_parameters()):
         if tensor.dim() > 1 and tensor.requires_grad:
-            torch.nn.init.normal_(tensor, std=0.5)
-    model.final_logits_bias.normal_()
+            torch.nn.init.normal_(tensor, std=0.5, generator=weights)
+    model.final_logits_bias.normal_(generator=weights)
     model.final_logits_bias[0, ids["<pad>"]] = 30.0  # would always be generated if it were not banned
     model.final_logits_bias[0, 0] = 7.0
     model.generation_config.bad_words_ids = [[target_ids["<pad>"]]]
@@ -138,14 +134,14 @@ def test_texts_are_tokenised_like_in_transformers(folder: Path, imported: Transl
 
 def test_imported_model_agrees_with_transformers(folder: Path, imported: Translator) -> None:
     model, pad = transformers.MarianMTModel.from_pretrained(folder), imported.model.config.pad
-    sources = imported.vocabularies.source.encode_batch([*ENGLISH, "the sea", "a tree", "red book"])
+    sources = [*imported.vocabularies.source.encode_batch(ENGLISH), *sample_sources(imported)]
     requests = [DecodingRequest(source) for source in sources]
     generator, greedy = TransformersGenerator(model), SEARCHES["greedy"]
     with_bad_words = [beam[0].tokens for beam in generator.generate(requests, greedy)]
     model.final_logits_bias[0, pad] = BANNED_LOGIT  # as imported; bad_words_ids does not change probabilities
     agreement = compare(imported, generator, sources)
     check_agreement(agreement, "the imported model")
-    assert all(compared >= 3 for _, compared in agreement.identical.values()), agreement
+    assert all(compared >= 10 for _, compared in agreement.identical.values()), agreement
     assert [beam[0].tokens for beam in generator.generate(requests, greedy)] == with_bad_words
     generated = imported.hypotheses(ENGLISH, greedy)
     assert pad not in {token for (best,) in generated for token in best.tokens}
@@ -201,6 +197,7 @@ def test_imported_model_is_exported_with_the_same_tokenizer(imported: Translator
 
 
 def test_imported_model_is_exported_to_argos(imported: Translator, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
     assert imported.languages == ("en", "de")
     summary = export_argos(imported, tmp_path, imported.vocabularies.source.encode_batch(ENGLISH), None)
     assert "log-probabilities within" in summary[0]

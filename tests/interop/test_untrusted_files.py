@@ -1,11 +1,13 @@
 """Untrusted files are imported or rejected: no code is executed, and rejected imports leave no files."""
 
+import copy
 import json
 import pickle
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,20 @@ def test_zip_bomb_is_rejected(tmp_path: Path) -> None:
     write_archive(tmp_path / "x.pt", b"x", compressed=True, **{"data/0": bytes(10**7)})
     assert (tmp_path / "x.pt").stat().st_size < 10**5
     assert "compressed or larger than the file" in rejection(tmp_path / "x.pt", tmp_path)
+    write_archive(tmp_path / "small.pt", b"x", compressed=True)
+    assert "compressed or larger than the file" in rejection(tmp_path / "small.pt", tmp_path)
+
+
+def test_overlapping_entries_are_rejected(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "x.pt", b"x", **{"data/0": bytes(10**5)})
+    with zipfile.ZipFile(path, "a") as archive:
+        original = archive.getinfo("archive/data/0")
+        for number in range(1, 9):
+            entry = copy.copy(original)
+            entry.filename = f"archive/data/{number}"
+            archive.filelist.append(entry)
+        archive._didModify = True  # type: ignore[attr-defined]
+    assert "compressed or larger than the file" in rejection(path, tmp_path)
 
 
 HEADERS: dict[str, tuple[Any, bytes, int | None]] = {

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -21,6 +20,8 @@ from regard.interop.verification import sample_sources
 from regard.pipelines.translator import Translator
 from tests.interop.random_models import random_translator, tokenizer
 from tests.interop.test_untrusted_files import assert_imported_or_rejected, cuts, edits, fuzz, mutate, rejection
+
+transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from regard.interop.export_model import FORMATS, export_model
 from regard.interop.import_model import import_model
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
-from tests.interop.test_marian_folders import ENGLISH, make_folder
 
 ENGINES = {name: name for name in FORMATS} | {"huggingface": "transformers", "onnx": "onnxruntime"}
 ENGINES["argos"] = "argostranslate"
@@ -45,6 +44,7 @@ def test_snippet_translates_like_regard(name: str, trained_run: Path, tmp_path: 
 
 @pytest.mark.parametrize("name", ["ctranslate2", "onnx", "huggingface"])
 def test_snippet_loads_the_tokenizers_of_both_languages(name: str, trained_run: Path, tmp_path: Path) -> None:
+    require(name)
     joint = Translator.load(trained_run)
     source = joint.vocabularies.source
     vocabularies = Vocabularies(source, Tokenizer(source.to_tokenizers()))
@@ -55,6 +55,9 @@ def test_snippet_loads_the_tokenizers_of_both_languages(name: str, trained_run: 
 
 
 def test_snippet_loads_sentencepiece_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("ctranslate2")
+    from tests.interop.test_marian_folders import ENGLISH, make_folder  # skips if a package is missing
+
     import_model(make_folder(tmp_path / "marian", "unigram", True), tmp_path / "model")
     translator = Translator.load(tmp_path / "model")
     text, expected = next((text, found) for text in ENGLISH if (found := translator(text, stop="first")))
@@ -64,11 +67,10 @@ def test_snippet_loads_sentencepiece_tokenizers(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["onnx", "torch", "huggingface"])
-def test_snippet_classifies_like_regard(name: str, image_run: Path, painted: Path, tmp_path: Path) -> None:
-    if name == "huggingface" and find_spec("torchvision") is None:
-        pytest.skip("image processors of transformers need torchvision")
-    export_model(image_run, tmp_path / "out", name)
+def test_snippet_classifies_like_regard(name: str, swin_run: Path, painted: Path, tmp_path: Path) -> None:
+    require(name)
+    export_model(swin_run, tmp_path / "out", name)
     image = next((painted / "test" / "green").iterdir())
     shutil.copyfile(image, tmp_path / "out" / "image.png")
-    best, _ = Classifier.load(image_run)(image)[0]
+    best, _ = Classifier.load(swin_run)(image)[0]
     assert run_snippet(tmp_path / "out") == best == "green"

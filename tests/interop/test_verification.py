@@ -1,6 +1,8 @@
 """Verification distinguishes identical translations, ties and differences."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,10 @@ from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.interop.argos import export_argos
+from regard.interop.ctranslate2 import export_ctranslate2
+from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec
+from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.verification import (
     SEARCHES,
     Agreement,
@@ -65,3 +71,42 @@ def test_difference_that_is_not_a_tie_is_rejected() -> None:
     check_agreement(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 1}), "it")
     with pytest.raises(UserError, match="greedy 2 of 3"):
         check_agreement(Agreement(3, 1e-6, 1e-7, {"greedy": (2, 3)}, {"greedy": 0}), "it")
+
+
+def export_graphs(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
+    """Export to a format whose graphs are the modules themselves, in memory."""
+    modules = {}
+
+    def save(spec: GraphSpec, path: Path) -> None:
+        modules[path] = copy.deepcopy(spec.module)
+
+    def load(path: Path) -> GraphCall:
+        return lambda inputs: modules[path](**inputs)
+
+    return GraphFormat("graph", save, load, "in memory").export_translator(translator, folder, sources)
+
+
+EXPORTS: dict[str, Callable[[Translator, Path, Sequence[Tokens]], object]] = {
+    "argos": lambda *arguments: export_argos(*arguments, None),
+    "ctranslate2": lambda *arguments: export_ctranslate2(*arguments, None),
+    "graphs": export_graphs,
+    "huggingface_translation": export_huggingface,
+}
+
+
+@pytest.mark.parametrize("module", EXPORTS)
+def test_export_that_translates_differently_is_rejected(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers" if "huggingface" in module else "ctranslate2")
+    translator = random_translator("post", encoder_layers=1, decoder_layers=1)
+
+    def compare_with_changed_weights(changed: Translator, *rest: object) -> Agreement:
+        with torch.no_grad():
+            changed.model.decoder[0].cross.out.weight[0] *= 1.5
+        return compare(changed, *rest)
+
+    EXPORTS[module](translator, tmp_path, sample_sources(translator)[:4])
+    monkeypatch.setattr(f"regard.interop.{module}.compare", compare_with_changed_weights)
+    with pytest.raises(UserError, match="differs from the regard model"):
+        EXPORTS[module](translator, tmp_path, sample_sources(translator)[:4])

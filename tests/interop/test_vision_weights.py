@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
 from regard.errors import UserError
@@ -20,6 +19,8 @@ from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from tests.interop.comparison import CLOSE, SMALL, assert_same_weights, build_model, random_images, randomise
 from tests.interop.foreign_vits import TimmViT, TorchvisionViT
+
+transformers = pytest.importorskip("transformers")
 
 HF_SMALL = {
     "image_size": 32,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import regard
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
@@ -84,10 +85,12 @@ def test_settings_follow_the_kind_of_model(runs: dict[str, Path]) -> None:
 
 
 def test_hypotheses_have_scores_and_alignments(classifier_model: regard.Translator) -> None:
-    best = classifier_model("I love apples", n_best=3, lengths=3)
-    assert len(best) == 3
-    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    assert len({len(one.tokens) for one in best}) == 3
+    source, target = classifier_model.vocabularies.source, classifier_model.vocabularies.target
+    trained = {len(target.encode(pair.target)) - len(source.encode(pair.source)) for pair in toy_pairs()}
+    possible = [length for difference in trained if (length := len(source.encode("I love apples")) + difference) > 0]
+    best = classifier_model("I love apples", n_best=9, lengths=9)
+    assert sorted(len(one.tokens) for one in best) == sorted(possible)
+    assert len(best) > 1 and [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     for one in best:
         assert one.labels == one.subwords  # no END
         assert len(one.token_log_probs) == len(one.tokens) == len(one.alignment)
@@ -134,18 +137,24 @@ def test_given_translations_are_scored(classifier_model: regard.Translator, ctc_
         assert len(right.token_log_probs) == len(right.tokens)
 
 
-def test_results_are_reranked_by_another_model(classifier_model: regard.Translator, trained_run: Path) -> None:
+def test_results_are_reranked_by_another_model(
+    classifier_model: regard.Translator, trained_run: Path, tmp_path: Path
+) -> None:
     reranker = regard.Translator.load(trained_run)
+    with torch.no_grad():  # negative logits, so that this model prefers other translations
+        for tensor in reranker.model.decoder_norm.parameters():
+            tensor.neg_()
+    reranker.save_pretrained(tmp_path)
     settings = {"iterations": 1, "lengths": 4, "n_best": 4}
     plain = classifier_model(SENTENCES[:12], **settings)
-    scored = classifier_model(SENTENCES[:12], **settings, rerank=trained_run)
+    scored = classifier_model(SENTENCES[:12], **settings, rerank=tmp_path)
     for source, one, other in zip(SENTENCES, plain, scored, strict=False):
         assert {h.text for h in one} == {h.text for h in other}
         scores = [reranker.score(source, hypothesis.text).score for hypothesis in other]
         assert scores == sorted(scores, reverse=True)
         assert [hypothesis.score for hypothesis in other] == pytest.approx(scores, abs=1e-4)
-    assert [[h.score for h in one] for one in plain] != [[h.score for h in one] for one in scored]
-    best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=trained_run)
+    assert [[h.text for h in one] for one in plain] != [[h.text for h in one] for one in scored]
+    best = classifier_model(SENTENCES[:12], iterations=1, lengths=4, rerank=tmp_path)
     assert best == [one[0].text for one in scored]
 
 

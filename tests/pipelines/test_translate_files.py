@@ -6,8 +6,6 @@ import lzma
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
@@ -326,19 +324,18 @@ def test_full_disk_leaves_complete_lines(source: Path, trained_run: Path, tmp_pa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_full_device_is_reported(trained_run: Path, command: Command) -> None:
+def test_full_device_is_reported(trained_run: Path, command: Command, fork: Callable[..., Forked]) -> None:
     answer = command("translate", trained_run, "I love apples", "--output", "/dev/full")
     assert "/dev/full: cannot be written (No space left on device)" in answer.error
-    with open("/dev/full", "wb") as full:  # noqa: PTH123
-        done = subprocess.run(
-            [sys.executable, "-m", "regard", "translate", trained_run, "I love apples"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            timeout=120,
-        )
-    assert done.returncode == 2
-    assert done.stderr == b"regard: standard output: cannot be written (No space left on device)\n"
+    process = fork("translate", trained_run, "I love apples", prepare=write_to_full_device)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors == "regard: standard output: cannot be written (No space left on device)\n"
+
+
+def write_to_full_device() -> None:
+    """Replace the standard output of a forked process."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
 
 
 # Errors

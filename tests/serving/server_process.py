@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conftest import ENVIRONMENT, SHELL
 
@@ -27,9 +28,10 @@ def wait_until(condition: Callable[[], object], seconds: float = TIMEOUT, what: 
 
 
 class ServerProcess:
-    """A running server, its URL and its log."""
+    """A running server, its URL and its log. Skips the test if the packages of the server are missing."""
 
     def __init__(self, *arguments: object) -> None:
+        pytest.importorskip("fastapi")
         command = [*SHELL, "serve", "--port", "0", "--workers", "1", "--threads", "1", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.lines: list[str] = []

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("fastapi")
+
 from starlette.testclient import TestClient
 
 from regard.data.text.tokenizer import Tokenizer

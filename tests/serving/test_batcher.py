@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fastapi")
+
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving import batcher as batcher_module

@@ -7,6 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+
+pytest.importorskip("deep_translator")
+pytest.importorskip("libretranslatepy")
+
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 

@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
+pytest.importorskip("fastapi")
+
 import uvicorn
 from uvicorn.server import ServerState
 

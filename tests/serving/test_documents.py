@@ -55,6 +55,8 @@ def translate(text: str) -> str:
         ("<p></p>", "<p></p>"),
         ("<p>--- &amp; ---</p>", "<p>--- &amp; ---</p>"),
         ("<B>one</B> two", "TWO <B>ONE</B>"),
+        ("<b>one</b> <i>two</i> three", "THREE <i>TWO</i> <b>ONE</b>"),
+        ("<b>one</b> two</b> three", "</b>THREE TWO <b>ONE</b>"),
     ],
 )
 def test_tags_enclose_the_translations_of_their_words(source: str, target: str) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+pytest.importorskip("fastapi")
+
 from PIL import Image
 from starlette.testclient import TestClient
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("fastapi")
+
 from regard.serving.page_api import read_page_files
 from tests.browser import Visit
 from tests.colours import VISIONS, Colours, colour_difference, contrast_ratio, to_lab

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.test_package import links
+
+pytest.importorskip("jupytext")
+
 from tools.build_course import FOLDERS, cells_of, outdated, run_cells, scripts
 from tools.chinese_lines import join_lines
 

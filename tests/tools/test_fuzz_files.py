@@ -1,10 +1,13 @@
 """Damaged and hostile files of every format are read or rejected with one sentence: no traceback, crash or hang."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("pyarrow")
 
 from tools.fuzz_files import Fuzzer
 from tools.fuzz_targets import TARGETS
@@ -68,3 +71,19 @@ def test_findings_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(TARGETS, "keys", TARGETS["keys"]._replace(read=fail))
     assert fuzzer.run(0) == ("KeyError at ?: 'normalizer'", "keys/keys")
+
+
+@pytest.mark.parametrize(
+    ("limit", "read", "outcome"),
+    [
+        ("SECONDS", lambda folder, changed: sum(1 for _ in iter(int, 1)), "more than 0.1 s of CPU time"),
+        ("WAIT", lambda folder, changed: time.sleep(60), "more than 0.1 s in total"),
+    ],
+)
+def test_cpu_time_and_waiting_are_limited(
+    limit: str, read: Callable[[Path, Path], object], outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fuzzer = Fuzzer(tmp_path, 1, ["keys"])
+    monkeypatch.setattr(f"tools.fuzz_files.{limit}", 0.1)
+    monkeypatch.setitem(TARGETS, "keys", TARGETS["keys"]._replace(read=read))
+    assert fuzzer.run(0)[0] == outcome

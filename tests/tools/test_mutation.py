@@ -159,7 +159,7 @@ def test_excluded_mutants_are_replaced_by_others(project: Path, monkeypatch: pyt
     assert not excluded
 
 
-def test_a_mutant_is_killed_by_a_failing_test(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_killed_by_a_test_that_fails_or_hangs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [
         "regard/__init__.py",
         "regard/sums.py",
@@ -173,16 +173,38 @@ def test_a_mutant_is_killed_by_a_failing_test(project: Path, monkeypatch: pytest
     (project / "tests").mkdir()
     (project / "tests" / "test_sums.py").write_text(
         "from regard.sums import half, total\n\n\n"
-        "def test_total():\n    assert total(2, 0) == 2\n\n\ndef test_half():\n    assert half(3) == 1.5\n"
+        "def test_total():\n    assert total(2, 0) == 2\n\n\ndef test_half():\n    assert half(3) == 1.5\n\n\n"
+        "def test_loop():\n    while half(3) > 2:\n        pass\n"
     )
+    monkeypatch.setattr(runner, "LIMIT_SECONDS", 0.5)
     monkeypatch.setattr(runner, "list_files", lambda: files)
     tests = [
-        covering_test(f"tests/test_sums.py::test_{name}", {"regard/sums.py": {2, 6}}) for name in ("total", "half")
+        covering_test(f"tests/test_sums.py::test_{name}", {"regard/sums.py": {2, 6}})
+        for name in ("total", "half", "loop")
     ]
     copy = runner.Copy(project / "copy", libraries=("schemathesis.pytest.plugin",))
     found = {mutant.new_line.strip(): mutant for mutant in find_mutants("sums.py")}
     results = [copy.test(found[line], tests, 60) for line in ("return x - y", "return x * 2")]
+    hanging = copy.test(found["return x * 2"], tests[2:], 60)
     copy.close()
     assert [result.state for result in results] == ["survived", "killed"]
     assert results[1].killer == "tests/test_sums.py::test_half"
+    assert (hanging.state, hanging.killer) == ("killed", "tests/test_sums.py::test_loop")
     assert (project / "copy" / "regard" / "sums.py").read_text() == (project / "regard" / "sums.py").read_text()
+
+
+def test_tests_of_a_few_files_are_run_first() -> None:
+    seconds = {"tests/ops/test_b.py::slow": 1.5, "tests/ops/test_a.py::one": 0.1, "tests/ops/test_a.py::two": 0.1}
+    seconds |= {f"tests/models/test_{i}.py::{j}": 0.1 for i in range(3) for j in range(2 + i)}
+    seconds |= {"tests/cli/test_all.py::long": 14.5, "tests/ops/test_a.py::long": 3.0}
+    tests = [CoveringTest(name, seconds[name], {}, {}, {}) for name in sorted(seconds, key=lambda name: seconds[name])]
+    first, second, third = runner.split_tests(tests, "tests/ops/")
+    assert {test.name.split("::")[0] for test in first} == {
+        "tests/ops/test_a.py",
+        "tests/ops/test_b.py",
+        "tests/models/test_2.py",
+    }
+    assert sum(test.seconds for test in first) <= runner.FIRST_SECONDS
+    assert [test.name for test in third] == ["tests/cli/test_all.py::long"]
+    assert {test.name for test in [*first, *second, *third]} == seconds.keys()
+    assert runner.split_tests(tests[:1], "tests/cli/") == [tests[:1]]

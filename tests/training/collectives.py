@@ -39,7 +39,7 @@ def call_all(processes: Processes, folder: Path) -> dict[str, Any]:
                 fail(f"from {number}")
 
     return {
-        "sum": processes.sum(rank + 1, 0.5),
+        "sum": processes.sum(rank + 1),
         "max": processes.max(3 - rank),
         "gather": processes.gather({"rank": rank}),
         "on_main": processes.on_main(lambda: f"by {rank}"),

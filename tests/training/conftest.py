@@ -8,8 +8,8 @@ import torch
 
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task
 from regard.training.tasks.translation.task import TranslationTask
+from tests.conftest import build_task
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, to run its kernels on a CPU

@@ -19,12 +19,12 @@ from regard.training.memory import is_out_of_memory, read_peak
 from regard.training.parallelism import SingleProcess
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe, TrainingSettings
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.data import TranslationData
 from regard.training.tasks.translation.task import TranslationTask
-from tests.conftest import small_recipe
+from tests.conftest import build_task, small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 
 
@@ -220,7 +220,7 @@ def test_no_batch_has_longer_sentences_than_the_largest_batch(task: TranslationT
     rows = rng.integers(0, len(task.train), 300)
     corpus = task.train
     sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows), None, (300,))
-    recipe = task.recipe.changed(batch=task.recipe.batch.model_dump() | {"tokens": tokens})
+    recipe = task.recipe.with_group("batch", tokens=tokens)
     data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid[:1], {})
     small = TranslationTask(task.translator, data, recipe, task.device)
     largest = small.largest_batch()

@@ -1,12 +1,11 @@
 """The metrics of a run: log.jsonl, TensorBoard events, samples."""
 
 import math
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from regard.errors import UserError
 from regard.training.metrics_log import MetricsLog
@@ -15,18 +14,21 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.task import sample_indices
 from tests.conftest import SMALL, settings_of
+from tests.forks import Forked
 from tests.training.test_loop import log
 
 QUICK = {"training__steps": 8, "training__validate_every": 4, "training__log_every": 2, "optim__schedule": "constant"}
 
 
-def read_events(out: Path) -> EventAccumulator:
-    found = EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
+def read_events(out: Path) -> Any:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = reader.EventAccumulator(str(out / "tensorboard"), size_guidance={"tensors": 0, "scalars": 0})
     found.Reload()
     return found
 
 
 def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     run_recipe(make_recipe(**QUICK, training__tensorboard=True), tmp_path / "run")
     entries, board = log(tmp_path / "run"), read_events(tmp_path / "run")
     for name in ("loss", "lr", "gradient_norm", "tokens_per_second", "memory"):
@@ -41,6 +43,7 @@ def test_tensorboard_has_every_metric_and_the_samples(make_recipe: Callable[...,
 
 
 def test_resumed_run_logs_no_step_twice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     board = {"training__tensorboard": True, "training__keep_checkpoints": 9, "training__checkpoint_every": 4}
     run_recipe(make_recipe(**QUICK | board), tmp_path / "run")
     for name in ("step-00000008",):  # as if killed before this checkpoint was saved
@@ -105,13 +108,11 @@ def test_long_samples_are_shortened(length: int, shown: str, capsys: pytest.Capt
 
 
 def test_training_continues_when_standard_output_is_closed(
-    toy: Path, tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]
+    toy: Path, tmp_path: Path, fork: Callable[..., Forked]
 ) -> None:
     files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
     quick = SMALL | {key.replace("__", "."): value for key, value in QUICK.items()}
-    process = spawn("train", *files, *settings_of(quick))
-    assert process.stdout is not None
-    assert process.stderr is not None
+    process = fork("train", *files, *settings_of(quick))
     process.stdout.readline()
     process.stdout.close()
     said = process.stderr.read()

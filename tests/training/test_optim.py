@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.training.optim import StepCheck, build_optimiser, build_schedule
+from regard.training.optim import StepCheck, build_optimiser, learning_rate
 from regard.training.recipe import OptimSettings, Recipe
 from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
@@ -59,7 +59,7 @@ def test_found_inf_leaves_weights_and_moments_unchanged() -> None:
 
 def schedule(name: str, **changes: object) -> Callable[[int], float]:
     optim = OptimSettings.parse({"schedule": name, "lr": LR, "warmup": WARMUP} | changes, "optim")
-    return build_schedule(optim, STEPS, WIDTH)
+    return lambda step: learning_rate(optim, step, STEPS, WIDTH)
 
 
 def test_noam_follows_the_formula_of_the_paper() -> None:

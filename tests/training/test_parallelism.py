@@ -15,8 +15,8 @@ from tests.training.test_memory import LimitedLine
 class Three(Processes):
     """Rank 0 of three processes; the other two have ten tokens in total."""
 
-    def sum(self, *numbers: float) -> list[float]:
-        return [number + 10 for number in numbers]
+    def sum(self, number: int) -> int:
+        return number + 10
 
 
 class Recording(DataParallel[Any]):

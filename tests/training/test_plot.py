@@ -82,6 +82,15 @@ def test_run_without_validation_has_no_score_panel() -> None:
     assert "training loss" in titles
 
 
+def test_panels_have_the_same_height_in_large_and_small_figures() -> None:
+    few = draw(["a"], [[entry(1, loss=4.0), entry(2, loss=3.0)]], "step")
+    assert len(few.axes) == 1
+    for figure, rows in ((few, 1), (draw(["a"], [FULL], "step"), 4)):
+        width, height = figure.get_size_inches()
+        assert width == 11
+        assert 2.5 < height / rows < 4
+
+
 def test_runs_are_named_by_the_distinguishing_part_of_their_path(tmp_path: Path) -> None:
     assert name_runs([Path("runs/a"), Path("runs/b")]) == ["a", "b"]
     assert name_runs([Path("x/en-de/big"), Path("x/en-fr/big")]) == ["en-de/big", "en-fr/big"]

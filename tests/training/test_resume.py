@@ -1,6 +1,7 @@
 """Runs that are resumed, and what is rejected on resuming."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -171,7 +172,7 @@ def test_diverged_run_without_checkpoint_leaves_no_files(
     make: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: TranslationTask, model: Any) -> Validation:
-        raise DivergedError("the validation loss is nan")
+        raise DivergedError(math.nan)
 
     monkeypatch.setattr(TranslationTask, "validate", fail)
     with pytest.raises(UserError, match="the validation loss is nan"):

@@ -19,7 +19,7 @@ def test_average_equals_torchs_mean_and_exponential_moving_average(decay: float)
         for parameter in model.parameters():
             nn.init.normal_(parameter)
         model(torch.randn(8, 3))  # updates the running statistics
-        average.update(model)
+        average.update()
         expected.update_parameters(model)
         torch.testing.assert_close(average.module.state_dict(), expected.module.state_dict())
     assert average.updates == 5
@@ -32,7 +32,7 @@ def test_update_does_not_synchronise_with_the_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
-            average.update(model)
+            average.update()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -44,6 +44,6 @@ def test_position_table_grown_in_inference_mode_is_updated() -> None:
     with torch.inference_mode():
         expected = average.module[0](positions, 300)
     model[0](positions, 300)
-    average.update(model)
+    average.update()
     assert torch.equal(average.module[0](positions, 300), expected)
     assert torch.equal(average.module[0].table, model[0].table)

@@ -34,6 +34,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     mapping = commands.add_parser("map", help="record which test runs which line")
     mapping.add_argument("tests", nargs="*", help="test files and folders; by default all")
+    mapping.add_argument("--jobs", type=int, default=2, help="folders that are run at the same time")
     for name in ("run", "show"):
         command = commands.add_parser(name, help=f"{name} random mutants")
         command.add_argument("--seed", type=int, required=True)
@@ -45,7 +46,7 @@ def main() -> None:
     command.add_argument("--again", action="store_true", help="test survivors again")
     arguments = parser.parse_args()
     if arguments.command == "map":
-        coverage_map.build(arguments.tests)
+        coverage_map.build(arguments.tests, arguments.jobs)
         return
     tests = coverage_map.load()
     if not tests:
@@ -87,7 +88,7 @@ def load_reasons() -> dict[str, str]:
 
 
 def run(mutants: list[Mutant], tests: list[CoveringTest], path: Path, jobs: int, budget: float, again: bool) -> None:
-    """CoveringTest the mutants that have no result yet, and store each result at once.
+    """Test the mutants that have no result yet, and store each result at once.
 
     A test that fails without a mutant does not count: the mutants that it has killed are tested again.
     """

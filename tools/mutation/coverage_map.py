@@ -15,8 +15,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,20 +29,25 @@ ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".mutation"
 
 
-def build(paths: list[str]) -> None:
+def build(paths: list[str], jobs: int) -> None:
     """Run tests and add them to the map: all tests, folder by folder, or those of the given files and folders."""
-    groups = [[path] for path in paths] or _list_groups()
-    for group in groups:
+
+    def record(group: list[str]) -> None:
         print(f"== {' '.join(group)}", flush=True)
         with tempfile.TemporaryDirectory() as name:
             _record(Path(name), group)
 
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(record, [[path] for path in paths] or _list_groups()))
+
 
 def _list_groups() -> list[list[str]]:
-    """The files in tests/, then each of its folders. Pytest runs once for each group, so that little can be lost."""
-    folders = sorted({path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").glob("*/**/test_*.py")})
+    """The folders in tests/, largest first, and its own files. Pytest runs once for each; a crash loses little."""
+    sizes = Counter[str]()
+    for path in (ROOT / "tests").glob("*/**/test_*.py"):
+        sizes[path.relative_to(ROOT).parts[1]] += path.stat().st_size
     own = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").glob("test_*.py"))]
-    return [own, *([f"tests/{folder}"] for folder in folders)]
+    return [*([f"tests/{folder}"] for folder, _ in sizes.most_common()), own]
 
 
 def _record(folder: Path, tests: list[str]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,10 +19,11 @@ from tools.mutation.coverage_map import ROOT, CoveringTest
 from tools.mutation.fork_server import LIBRARIES
 from tools.mutation.mutants import Mutant
 
-FIRST_SECONDS = 15
-"""Most mutants are killed by tests that take this long in total. The others follow in a second process."""
+FIRST_FILES, FIRST_SECONDS, SECOND_SECONDS = 3, 5, 15
+"""Most mutants are killed by tests of these many files that take this long in total, and most others by all tests that
+take little longer. The rest follows in a third process."""
 LIMIT_SECONDS, LIMIT_FACTOR = 60, 10
-"""A test hangs if it takes longer than this many seconds plus a multiple of what it took when the map was built."""
+"""A test hangs if it takes more CPU time than this many seconds plus a multiple of its time in the map."""
 
 
 @dataclass
@@ -112,12 +114,27 @@ class Copy:
         """Run the covering tests of a mutant, fastest first, until one fails or a number of seconds is reached."""
         if not tests:
             return Result(mutant.key, "uncovered", "", 0, 0)
-        first, count = _count_within(tests, FIRST_SECONDS), _count_within(tests, budget)
+        tests, covering = tests[: _count_within(tests, budget)], len(tests)
         with self.mutated(mutant):
-            for part in filter(None, (tests[:first], tests[first:count])):
+            for part in split_tests(tests, f"tests/{mutant.package}/"):
                 if failed := self.run(part):
-                    return Result(mutant.key, "killed", failed[0], count, len(tests))
-        return Result(mutant.key, "survived", "", count, len(tests))
+                    return Result(mutant.key, "killed", failed[0], len(tests), covering)
+        return Result(mutant.key, "survived", "", len(tests), covering)
+
+
+def split_tests(tests: list[CoveringTest], folder: str) -> list[list[CoveringTest]]:
+    """Split tests into those that are run first, second and third. Collecting the tests of many files takes long.
+
+    The first tests are from files in `folder`, which mirrors the package of the mutant, and with many covering tests.
+    """
+    files = Counter(test.name.split("::")[0] for test in tests)
+    ranked = sorted(files, key=lambda name: (not name.startswith(folder), -files[name], name))
+    first = [test for test in tests if test.name.split("::")[0] in ranked[:FIRST_FILES]]
+    first = first[: _count_within(first, FIRST_SECONDS)]
+    names = {test.name for test in first}
+    others = [test for test in tests if test.name not in names]
+    number = _count_within(others, SECOND_SECONDS)
+    return [part for part in (first, others[:number], others[number:]) if part]
 
 
 def _count_within(tests: list[CoveringTest], budget: float) -> int:

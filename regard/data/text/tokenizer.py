@@ -255,10 +255,11 @@ class Tokenizer:
         except UserError as error:
             raise UserError(f"{error}; give the path of a saved tokenizer.") from None
         kind = SentencePieceTokenizer if content.startswith(SENTENCEPIECE_PREFIX) else Tokenizer
-        return kind._parse(content, path)
+        return kind.parse(content, path)
 
     @classmethod
-    def _parse(cls, content: str, path: Path) -> "Tokenizer":
+    def parse(cls, content: str, path: Path) -> "Tokenizer":
+        """Parse the content of a file written by `save`; `path` is named in errors."""
         try:
             check_subword_prefix(content)
             backend = tokenizers.Tokenizer.from_str(content)
@@ -405,7 +406,7 @@ class SentencePieceTokenizer(Tokenizer):
         return json.dumps(content, ensure_ascii=False) + "\n"
 
     @classmethod
-    def _parse(cls, content: str, path: Path) -> "SentencePieceTokenizer":
+    def parse(cls, content: str, path: Path) -> "SentencePieceTokenizer":
         try:
             values = parse_json(content)
             model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]

@@ -33,8 +33,8 @@ MIN_MASS = 1e-9
 Index = Annotated[int, Field(strict=True)]
 
 
-class GuideSettings(Settings):
-    """Settings of guided attention."""
+class GuidedAttention(Settings):
+    """Computes the guided attention loss from hooks on the cross-attentions of a model."""
 
     prior: Literal["diagonal", "alignments"] = Field(
         "diagonal", description="source positions to attend to: along the diagonal, or those of aligned words"
@@ -56,42 +56,23 @@ class GuideSettings(Settings):
                         f"objective.guided_attention.{key}: the model has {key} 0 to {size - 1}, not {number}"
                     )
 
-
-class Guidance:
-    """Loss and attention mass of one batch, collected from the selected layers."""
-
-    def __init__(self) -> None:
-        self.losses: list[Tensor] = []
-        self.masses: list[Tensor] = []
-
-    def loss(self) -> Tensor:
-        """Return the mean over layers and heads, summed over target positions."""
-        return torch.stack(self.losses).mean(0)
-
-    def mass(self) -> Tensor:
-        """Return the mean over layers, heads and target positions."""
-        return torch.stack(self.masses).mean(0)
-
-
-class GuidedAttention:
-    """Computes the guided attention loss from hooks on the cross-attentions of a model."""
-
-    def __init__(self, settings: GuideSettings) -> None:
-        self.settings = settings
-
     def applies(self, step: int) -> bool:
         """Return whether the loss has a positive weight at a step, counted from 1."""
-        return step <= self.settings.steps
+        return step <= self.steps
 
-    def weight(self, step: Step) -> Tensor:
+    def weight_at(self, step: Step) -> Tensor:
         """Return the weight of the loss at a step, counted from 1, as a tensor ()."""
         elapsed = torch.as_tensor(step, dtype=torch.float64) - 1
-        return (self.settings.weight * (1 - elapsed / self.settings.steps).clamp(min=0)).float()
+        return (self.weight * (1 - elapsed / self.steps).clamp(min=0)).float()
 
     @contextmanager
-    def observe(self, model: Transformer, batch: TextBatch) -> Iterator[Guidance]:
-        """Collect the loss of all forward passes inside the block; hooks that are already set still run."""
-        guidance = Guidance()
+    def observe(self, model: Transformer, batch: TextBatch) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Collect loss and attention mass of the forward passes inside the block, one entry per layer.
+
+        Both are means over heads; the loss is summed over target positions, and the mass is their mean. Hooks that are
+        already set still run.
+        """
+        guidance: list[tuple[Tensor, Tensor]] = []
         prior_BTS, guided_BT = self._prior(batch)
 
         def hook(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
@@ -99,12 +80,12 @@ class GuidedAttention:
             if previous is not None:
                 previous(attention, q, k, v, mask)
             weights_BHTS = weights_by_sentence(attention, q, k, mask)
-            if self.settings.heads is not None:  # indexing with a list would copy it to the device
-                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.settings.heads], 1)
+            if self.heads is not None:  # indexing with a list would copy it to the device
+                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.heads], 1)
             mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
-            guidance.losses.append((-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum())
+            loss = (-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum()
             mean_mass = (mass_BHT.detach().mean(1) * guided_BT).sum() / guided_BT.sum().clamp(min=1)
-            guidance.masses.append(mean_mass)
+            guidance.append((loss, mean_mass))
 
         previous_hooks = {attention: attention.qkv_hook for attention in self._cross_attentions(model)}
         with use_qkv_hook(previous_hooks, hook):
@@ -112,15 +93,15 @@ class GuidedAttention:
 
     def _cross_attentions(self, model: Transformer) -> list[Attention]:
         attentions: list[Attention] = [cast(Any, block).cross for block in model.decoder]
-        return attentions if self.settings.layers is None else [attentions[layer] for layer in self.settings.layers]
+        return attentions if self.layers is None else [attentions[layer] for layer in self.layers]
 
     def _prior(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
         """Return the prior, (B, T, S), and which target positions are guided, (B, T)."""
         target, source = batch.target_layout, batch.source_layout
-        if self.settings.prior == "diagonal":
+        if self.prior == "diagonal":
             positions = torch.arange(target.longest, device=target.lengths.device)
             guided = (positions < target.lengths[:, None]) & batch.is_sentence()[:, None]
-            return diagonal_prior(target, source, self.settings.width), guided
+            return diagonal_prior(target, source, self.width), guided
         if batch.links is None:
             raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
         prior = aligned_prior(target, source, batch.links)

@@ -202,27 +202,15 @@ class EncodedBatch:
         return self.model.logits(x)
 
 
+@dataclass(frozen=True)
 class NATObjective:
-    """Masks the targets and computes the loss of the masked tokens.
+    """Masks the targets and computes the loss of the masked tokens; see `NATObjectiveSettings`."""
 
-    Args:
-        reveal: Which reference tokens are revealed.
-        glancing_ratio: Number of tokens that glancing reveals per wrong token, at the first and last step.
-        steps: Number of training steps.
-        label_smoothing: Not applied to CTC.
-        length_weight: Weight of the length classifier's loss.
-    """
-
-    def __init__(
-        self,
-        reveal: Reveal = "none",
-        glancing_ratio: tuple[float, float] = (0.5, 0.3),
-        steps: int = 1,
-        label_smoothing: float = 0.0,
-        length_weight: float = 0.5,
-    ) -> None:
-        self.reveal, self.glancing_ratio, self.steps = reveal, glancing_ratio, steps
-        self.label_smoothing, self.length_weight = label_smoothing, length_weight
+    reveal: Reveal = "none"
+    glancing_ratio: tuple[float, float] = (0.5, 0.3)
+    steps: int = 1  # of the run
+    label_smoothing: float = 0.0  # not applied to CTC
+    length_weight: float = 0.5
 
     def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss as a sum over the `batch.count` tokens that `count_predicted` counts."""
@@ -239,9 +227,8 @@ class NATObjective:
         total, fits = loss(EncodedBatch(model, batch, encoded, targets, is_sentence), step)
         lengths = batch.target_layout.lengths
         predicted = lengths - 1 if config.length == "ctc" else lengths + (targets.layout.lengths > lengths)
-        count = (
-            predicted * (fits & is_sentence)
-        ).sum()  # on the device, because `batch.count` is fixed in a CUDA graph
+        # On the device, because `batch.count` is fixed in a CUDA graph.
+        count = (predicted * (fits & is_sentence)).sum()
         too_long = (~fits & is_sentence).sum() / is_sentence.sum()
         return LossSum(total, batch.count, {"too_long": too_long * count})
 

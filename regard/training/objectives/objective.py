@@ -19,9 +19,9 @@ from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from regard.registry import register
-from regard.training.objectives.guided_attention import GuidedAttention, GuideSettings
+from regard.training.objectives.guided_attention import GuidedAttention
 from regard.training.objectives.registry import Objective
-from regard.training.objectives.scheduled_sampling import SamplingSettings, ScheduledSampling, mix_predictions
+from regard.training.objectives.scheduled_sampling import ScheduledSampling, mix_predictions
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
@@ -33,8 +33,8 @@ class ObjectiveSettings(Objective):
     task = "translation"
 
     kind: Literal["teacher-forcing"] = Field("teacher-forcing", description="this loss, or that of an extension")
-    scheduled_sampling: SamplingSettings | None = None
-    guided_attention: GuideSettings | None = None
+    scheduled_sampling: ScheduledSampling | None = None
+    guided_attention: GuidedAttention | None = None
     r_drop: float = Field(
         0.0, ge=0, description="weight of the divergence between two forward passes; 0: R-Drop is off"
     )
@@ -48,12 +48,7 @@ class ObjectiveSettings(Objective):
 
 
 class TranslationObjective:
-    """Computes the loss of a batch at a step.
-
-    Args:
-        settings: Additions to teacher forcing.
-        label_smoothing: Probability mass that is distributed evenly over the vocabulary.
-        compiled: Whether to compile the loss of batches of fixed shape.
+    """Computes the loss of a batch at a step. If `compiled`, the loss of batches of fixed shape is compiled.
 
     Attributes:
         samples: Whether scheduled sampling applies to the current step.
@@ -63,9 +58,7 @@ class TranslationObjective:
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
         self.label_smoothing, self.r_drop = label_smoothing, settings.r_drop
         self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
-        sampling, guide = settings.scheduled_sampling, settings.guided_attention
-        self.sampling = None if sampling is None else ScheduledSampling(sampling)
-        self.guide = None if guide is None else GuidedAttention(guide)
+        self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention
         self.samples = self.guides = False
 
     def begin_step(self, step: int) -> Hashable:
@@ -90,8 +83,9 @@ class TranslationObjective:
         if self.r_drop:
             total = total + self.r_drop * terms["divergence"]
         if guide is not None and guidance is not None:
-            terms["guide"], proportions["on_prior"] = guidance.loss(), guidance.mass()
-            total = total + guide.weight(step) * terms["guide"]
+            losses, masses = zip(*guidance, strict=True)
+            terms["guide"], proportions["on_prior"] = torch.stack(losses).mean(0), torch.stack(masses).mean(0)
+            total = total + guide.weight_at(step) * terms["guide"]
         logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
         return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})
 

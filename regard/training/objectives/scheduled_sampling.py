@@ -9,8 +9,8 @@ generator, which is part of a checkpoint; none are drawn while the probability i
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -25,8 +25,8 @@ from regard.training.tasks.translation.batches import TextBatch
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
 
 
-class SamplingSettings(Settings):
-    """Settings of scheduled sampling."""
+class ScheduledSampling(Settings):
+    """Replaces decoder inputs by predictions, more of them as training proceeds."""
 
     decay: Decay = Field("inverse-sigmoid", description="how the proportion of reference tokens decays")
     half_life: int = Field(gt=0, description="steps after `start` until half of the decoder inputs are predictions")
@@ -36,26 +36,19 @@ class SamplingSettings(Settings):
         "argmax", description="take the most probable token, or sample from the model's distribution"
     )
 
-
-class ScheduledSampling:
-    """Replaces decoder inputs by predictions, more of them as training proceeds."""
-
-    def __init__(self, settings: SamplingSettings) -> None:
-        self.settings = settings
-        self.decay = build_decay(settings.decay, settings.half_life)
-
     def applies(self, step: int) -> bool:
         """Return whether the probability is positive at a step."""
-        return step > self.settings.start and self.settings.floor < 1
+        return step > self.start and self.floor < 1
 
     def probability(self, step: Step) -> Tensor:
         """Return the probability that a decoder input is a prediction, as a float64 tensor ()."""
-        elapsed = torch.as_tensor(step, dtype=torch.float64) - self.settings.start
-        return torch.where(elapsed > 0, 1 - self.decay(elapsed).clamp(min=self.settings.floor), 0.0)
+        elapsed = torch.as_tensor(step, dtype=torch.float64) - self.start
+        left = proportion_left(self.decay, self.half_life, elapsed)
+        return torch.where(elapsed > 0, 1 - left.clamp(min=self.floor), 0.0)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Choose a token for each label, (N,), from logits (N, V)."""
-        if self.settings.choice == "argmax":
+        if self.choice == "argmax":
             return logits.argmax(-1)
         probabilities = logits.float().softmax(-1)
         # Equivalent to torch.multinomial, which would synchronise with the device.
@@ -63,15 +56,9 @@ class ScheduledSampling:
 
 
 def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float | Tensor) -> tuple[TextBatch, Tensor]:
-    """Replace decoder inputs by predictions at random, except the first of each sentence.
+    """Replace decoder inputs by predictions with a probability, except the first of each sentence.
 
-    Args:
-        batch: The batch under teacher forcing.
-        predictions: One token per label; the prediction for a label replaces the input at the next position.
-        probability: Probability of each replacement.
-
-    Returns:
-        The mixed batch, and the proportion of inputs that were replaced.
+    The prediction for a label replaces the input at the next position. Also return the proportion that was replaced.
     """
     inputs, positions = batch.inputs.flatten(), batch.target_layout.positions().expand_as(batch.inputs).flatten()
     if batch.real is not None:
@@ -85,23 +72,17 @@ def mix_predictions(batch: TextBatch, predictions: Tensor, probability: float | 
     return replace(batch, inputs=mixed.view_as(batch.inputs)), proportion
 
 
-def build_decay(kind: Decay, half_life: int) -> Callable[[Tensor], Tensor]:
-    """Return one of the curves of Bengio et al. (2015), which falls from 1 towards 0 and passes 0.5 at `half_life`."""
-    k = _solve_k(half_life)
-
-    def linear(step: Tensor) -> Tensor:
+def proportion_left(decay: Decay, half_life: int, step: Tensor) -> Tensor:
+    """Return the value of a curve of Bengio et al. (2015), which falls from 1 towards 0 and is 0.5 at `half_life`."""
+    if decay == "linear":
         return (1 - step / (2 * half_life)).clamp(min=0)
-
-    def exponential(step: Tensor) -> Tensor:
+    if decay == "exponential":
         return torch.exp2(-step / half_life)
-
-    def inverse_sigmoid(step: Tensor) -> Tensor:
-        return 1 / (1 + torch.exp(step / k) / k)
-
-    curves = {"linear": linear, "exponential": exponential, "inverse-sigmoid": inverse_sigmoid}
-    return curves[kind]
+    k = _solve_k(half_life)
+    return 1 / (1 + torch.exp(step / k) / k)
 
 
+@cache
 def _solve_k(half_life: int) -> float:
     """Solve k ln k = half_life, for which k / (k + exp(step / k)) is 0.5, by Newton's method on ln k."""
     log_k = math.log1p(half_life)

@@ -8,10 +8,11 @@ Shapes: B pairs, H height, W width, K visible patches.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,22 +22,20 @@ from torch import Tensor, nn
 from regard.config import Settings
 from regard.data.images.preprocessing import IMAGE_SUFFIXES, VIEWS, decode_image
 from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.pairs import render_pairs, render_stereo
+from regard.data.two_view.pairs import ViewPairs, render_pairs, render_stereo
 from regard.data.two_view.random import SceneRandom
 from regard.errors import UserError, prefix_errors
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.layers import check_image_size
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, read_config, save_model, unique_tensors
-from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
 from regard.training.progress import Progress
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
-from regard.training.task import InitialModel, LossSum, Step, Validation
+from regard.training.task import InitialModel, LossSum, Step, Validation, copy_weights
 from regard.training.tasks.simple import P, SimpleTask, TensorBatch, load_model_of
 
 PRESETS = ("micro", "mini", "small", "base", "large")
-HEAD = "head."
 HEAD_KEYS = ("head", "outputs", "head_width")
 FREE_KEYS = (*HEAD_KEYS, "drop_path")
 """Keys of the model that may differ from those of the model that a run is initialised from."""
@@ -124,29 +123,24 @@ class CroCoRecipe(Recipe):
 # Pairs of views
 
 
-def rendering_chunks(numbers: Tensor, settings: SceneSettings) -> tuple[Tensor, ...]:
-    """Split the numbers of scenes into chunks that are rendered at once."""
-    return torch.split(numbers, max(1, MAX_RENDERED_PIXELS // math.prod(settings.size)))
+PairSource = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Returns both views of the pairs with these numbers (B,), each (B, 3, H, W), on the device of the numbers."""
 
 
-class PairSource(Protocol):
-    """Pairs of views by number."""
+def render_in_chunks(
+    render: Callable[[SceneSettings, int, Tensor], ViewPairs], settings: SceneSettings, seed: int, numbers: Tensor
+) -> tuple[Tensor, Tensor, list[ViewPairs]]:
+    """Render scenes in chunks of limited size; return both views, each (B, 3, H, W), and the chunks."""
+    parts = torch.split(numbers, max(1, MAX_RENDERED_PIXELS // math.prod(settings.size)))
+    chunks = [render(settings, seed, part) for part in parts]
+    first, second = (torch.cat([chunk.views[i].image for chunk in chunks]) for i in (0, 1))
+    return first, second, chunks
 
-    def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both views of the pairs with these numbers (B,), each (B, 3, H, W), on the device of the numbers."""
 
-
-class ScenePairs:
-    """Rendered scenes."""
-
-    def __init__(self, settings: SceneSettings, seed: int) -> None:
-        self.settings, self.seed = settings, seed
-
-    def take(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        parts = rendering_chunks(numbers, self.settings)
-        rendered = [render_pairs(self.settings, self.seed, part).views for part in parts]
-        first, second = (torch.cat([views[i].image for views in rendered]) for i in (0, 1))
-        return first, second
+def take_scenes(settings: SceneSettings, seed: int, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both views of rendered scenes; see `PairSource`."""
+    first, second, _ = render_in_chunks(render_pairs, settings, seed, numbers)
+    return first, second
 
 
 class PhotoPairs:
@@ -280,12 +274,8 @@ class CroCoTask(SimpleTask[P]):
         return CompletionTask(model, source, recipe, device)
 
     def initialise(self, initial: InitialModel) -> str:
-        """Copy the weights; the head remains new if it differs."""
         same_head = initial.extras
-        names = [name for name in unique_tensors(self.model) if same_head or not name.startswith(HEAD)]
-        tensors = {name: tensor for name, tensor in initial.tensors.items() if same_head or not name.startswith(HEAD)}
-        copy_tensors(self.model, tensors, str(initial.folder), names)
-        return f"initialised with the weights of {initial.folder}" + ("" if same_head else " and a new head")
+        return copy_weights(self.model, initial, new_head=not same_head)
 
     @classmethod
     def next_command(cls, out: Path) -> str:
@@ -318,10 +308,10 @@ class CompletionTask(CroCoTask[MaskedPairs]):
 
     def __init__(self, model: CroCo, source: PairSource, recipe: CroCoRecipe, device: torch.device) -> None:
         super().__init__(model, recipe, device)
-        self.source = source
+        self.take = source
 
     def make_pairs(self, numbers: Tensor, batch: int) -> MaskedPairs:
-        view1, view2 = self.source.take(numbers)
+        view1, view2 = self.take(numbers)
         draws = SceneRandom(self.recipe.training.seed + 1, numbers)  # independent of the random numbers of the scenes
         visible = choose_visible(self.model, view1, self.recipe.completion.mask_ratio_at(batch), draws)
         dropped = draws.bernoulli(self.recipe.completion.drop_second_view)
@@ -338,7 +328,7 @@ class CompletionTask(CroCoTask[MaskedPairs]):
         model.eval()
         sums: dict[str, Tensor] = {}
         for numbers in self.held_out():
-            view1, true = self.source.take(numbers)
+            view1, true = self.take(numbers)
             visible = choose_visible(model, view1, self.recipe.completion.mask_ratio, SceneRandom(0, numbers))
             for name, view2 in second_views(true).items():
                 sums[name] = sums.get(name, 0) + masked_loss(model, view1, view2, visible).mean(1).sum()
@@ -352,9 +342,8 @@ class DisparityTask(CroCoTask[StereoPairs]):
 
     def make_pairs(self, numbers: Tensor, batch: int = 0) -> StereoPairs:
         settings, seed = self.recipe.data.scenes, self.recipe.training.seed
-        rendered = [render_stereo(settings, seed, part) for part in rendering_chunks(numbers, settings)]
-        left, right = (torch.cat([pairs.views[i].image for pairs in rendered]) for i in (0, 1))
-        return StereoPairs(left, right, torch.cat([pairs.disparity() for pairs in rendered]))
+        left, right, chunks = render_in_chunks(render_stereo, settings, seed, numbers)
+        return StereoPairs(left, right, torch.cat([chunk.disparity() for chunk in chunks]))
 
     def loss(self, batch: StereoPairs, step: Step) -> LossSum:
         predicted = predict_disparity(self.model, batch.left, batch.right)
@@ -386,9 +375,9 @@ def open_pairs(recipe: CroCoRecipe) -> PairSource:
     """Open the pairs that the recipe names; a tenth of the photographs is held out."""
     data, seed = recipe.data, recipe.training.seed
     if data.images is None:
-        return ScenePairs(data.scenes, seed)
+        return partial(take_scenes, data.scenes, seed)
     folders = find_pairs(data.images)
-    return PhotoPairs(folders, data.scenes.size, seed, max(1, len(folders) // 10))
+    return PhotoPairs(folders, data.scenes.size, seed, max(1, len(folders) // 10)).take
 
 
 def predict_disparity(model: CroCo, left: Tensor, right: Tensor) -> Tensor:

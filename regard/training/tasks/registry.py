@@ -26,11 +26,7 @@ def task_of(recipe: Recipe) -> type[Task[Any]]:
 
 
 def find_task(kind: str, name: str | None = None) -> type[Task[Any]]:
-    """Return the task with this name, by default the one that usually trains this kind of model.
-
-    Raises:
-        UserError: there is none, or it does not train models of this kind.
-    """
+    """Return the task with this name, by default the one that usually trains this kind of model."""
     if kind not in MODELS or not (name or MODELS[kind].task):
         trained = [known for known, model in MODELS.items() if model.task]
         raise UserError(f"model.kind: {kind!r} is not {MODELS.explain(kind, trained)}")
@@ -52,13 +48,10 @@ def load_recipe(
     """Read a recipe from a file or by the name of a built-in one, and change some of its values.
 
     Args:
-        path: the file or name; None for an empty recipe.
-        overrides: changes of the form `group.key=value` with a YAML value, applied last.
-        given: values by `group.key`.
-        expected: the type of recipe that the caller needs and gets.
-
-    Raises:
-        UserError: the file cannot be read, a key is unknown, a value is wrong, or the recipe is for another task.
+        path: The file or name; None for an empty recipe.
+        overrides: Changes of the form `group.key=value` with a YAML value, applied last.
+        given: Values by `group.key`.
+        expected: The type of recipe that the caller needs and gets.
     """
     where = str(path) if path else "settings"
     values = read_recipe_values(path, overrides, given or {})
@@ -77,11 +70,7 @@ def load_recipe(
 
 
 def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where: str) -> None:
-    """Check that a recipe contains no group and no key that only other kinds of model have.
-
-    Raises:
-        UserError: it contains one.
-    """
+    """Check that a recipe contains no group and no key that only other kinds of model have."""
     # A copy: a task that is looked up may be in an extension, which also registers models.
     recipes = {known: TASKS[model.task].recipe_type for known, model in list(MODELS.items()) if model.task}
     for group, keys in values.items():

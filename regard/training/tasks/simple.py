@@ -14,13 +14,12 @@ from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import Model
 from regard.models.folder import find_model_folder, load_model, save_model, unique_tensors
-from regard.models.warmstart import copy_tensors
 from regard.training.memory import build_model, describe_model
 from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
 from regard.training.progress import Progress, counted
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import InitialModel, Task
+from regard.training.task import InitialModel, Task, copy_weights
 
 
 class TensorBatch:
@@ -32,6 +31,11 @@ class TensorBatch:
     def part(self, rows: slice) -> Self:
         """Return a batch of some of the examples."""
         return type(self)(*(tensor[rows] for tensor in self._tensors()))
+
+    def halves(self) -> tuple[Self, Self] | None:
+        """Return both halves of a batch; None for a single example."""
+        half = len(self) // 2
+        return (self.part(slice(0, half)), self.part(slice(half, None))) if half else None
 
     def _tensors(self) -> list[Tensor]:
         return list(vars(self).values())
@@ -110,8 +114,7 @@ class SimpleTask(Task[P]):
         return InitialModel(folder, recipe, unique_tensors(model), None)
 
     def initialise(self, initial: InitialModel) -> str:
-        copy_tensors(self.model, initial.tensors, str(initial.folder))
-        return f"initialised with the weights of {initial.folder}"
+        return copy_weights(self.model, initial)
 
     @classmethod
     def next_command(cls, out: Path) -> str:
@@ -128,8 +131,7 @@ class SimpleTask(Task[P]):
         return self.make(0)
 
     def split(self, batch: P) -> tuple[P, P] | None:
-        half = len(batch) // 2
-        return (batch.part(slice(0, half)), batch.part(slice(half, None))) if half else None
+        return batch.halves()
 
     def describe(self, batch: P) -> str:
         return counted(len(batch), self.unit.removesuffix("s"))
@@ -145,8 +147,7 @@ class SimpleTask(Task[P]):
 def load_model_of(task: type[Task[Any]], recipe: Any) -> tuple[Path, Any]:
     """Return the folder of `init.from` and its model, which the task can train."""
     folder = find_model_folder(recipe.init.folder)
-    with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
-        model, _ = load_model(folder)
+    model, _ = load_model(folder)
     if not isinstance(model, task.model_type):
         raise UserError(f"init.from: {folder} contains a model of kind {model.config.kind}, not {recipe.kind}")
     return folder, model

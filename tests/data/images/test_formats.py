@@ -9,8 +9,6 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -195,6 +193,7 @@ def write_parquet(
     names: list[str] | None = None,
     split: list[str | None] | None = None,
 ) -> Path:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     files = [encoded(seed) for seed in range(len(labels))]
     images = [{"bytes": file, "path": f"{seed}.png"} for seed, file in enumerate(files)] if record else files
     table = pyarrow.table({"image": images, "label": labels} | ({} if split is None else {"split": split}))
@@ -202,7 +201,7 @@ def write_parquet(
         features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(table, path, row_group_size=2)
+    parquet.write_table(table, path, row_group_size=2)
     return path
 
 
@@ -253,7 +252,8 @@ def test_an_invalid_parquet_file_is_rejected(tmp_path: Path) -> None:
         open_images(write_parquet(tmp_path / "a.parquet", ["  ", "b"]), SETTINGS)
     with pytest.raises(UserError, match="row 1: the label is 5, but there are 2 classes"):
         open_images(write_parquet(tmp_path / "a.parquet", [5], names=["x", "y"]), SETTINGS)
-    pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "label": [1]}), tmp_path / "b.parquet")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"image": ["a.png"], "label": [1]}), tmp_path / "b.parquet")
     with pytest.raises(UserError, match="the column image has type string, but must contain images as bytes"):
         open_images(tmp_path / "b.parquet", SETTINGS)
     with pytest.raises(UserError, match="no column with labels"):

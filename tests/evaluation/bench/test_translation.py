@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from regard.evaluation.bench.harness import Result
 from regard.evaluation.bench.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
 from regard.interop.huggingface_translation import load_in_transformers
 from regard.pipelines.translator import Translator
-from regard.training.bench_runs import validation_sentences
+from regard.training.bench import validation_sentences
 from tests.conftest import Command, toy_pairs
 
 SOURCES = ["I love apples", "They buy tea and dogs", "We see cats", "You want books", "Children love tea"]
@@ -151,8 +152,9 @@ def test_other_libraries_are_further_rows_with_the_same_output(
     names = [row["name"].removeprefix(f"{trained_run}:beam=2") for row in record["results"]]
     assert names == ["", " in transformers", " in CTranslate2, stop=first"]
     same = [row["same"] for row in record["results"]]
-    assert same[:2] == [1, 1]
-    assert same[2] >= 0.6  # CTranslate2 stops its search earlier, which can change a translation
+    # CTranslate2 has only stop=first, which changes some translations in the same way as in regard.
+    exact, first = (Translator.load(trained_run)(SOURCES, beam=2, stop=stop) for stop in ("exact", "first"))
+    assert same == [1, 1, np.equal(exact, first).mean()]
     assert [row["settings"]["beam"] for row in record["results"]] == [2, 2, 2]
     assert len({row["parameters"] for row in record["results"]}) == 1
     assert record["versions"].keys() == {"python", "torch", "regard", "transformers", "ctranslate2"}
@@ -174,6 +176,7 @@ def test_stopping_rule_of_ctranslate2_is_named_only_if_it_differs(
 def test_errors_of_other_libraries_name_the_option(
     trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("ctranslate2")
     refusal = command("bench", f"{trained_run}:length-penalty=wu", "--library", "ctranslate2").error
     assert refusal.startswith(f"--library ctranslate2: {trained_run}:length-penalty=wu")
     assert "CTranslate2 has no length_penalty wu" in refusal

@@ -26,10 +26,9 @@ from regard.training.objectives.nat import (
 )
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task
 from regard.training.tasks.nat import NATTask
 from regard.training.tasks.translation.batches import PackedShape, TextBatch
-from tests.conftest import small_recipe
+from tests.conftest import build_task, small_recipe
 
 CPU = torch.device("cpu")
 ROWS = np.array([3, 100, 200, 7, 380, 99])

@@ -20,10 +20,9 @@ from regard.training.objectives.objective import (
 )
 from regard.training.objectives.scheduled_sampling import (
     Decay,
-    SamplingSettings,
     ScheduledSampling,
-    build_decay,
     mix_predictions,
+    proportion_left,
 )
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -45,7 +44,7 @@ def first_positions(batch: TextBatch) -> list[int]:
 
 def mix(task: TranslationTask, batch: TextBatch, probability: float) -> tuple[TextBatch, Tensor]:
     """Mix the most probable tokens into the inputs of a batch."""
-    sampling = ScheduledSampling(SamplingSettings(half_life=1))
+    sampling = ScheduledSampling(half_life=1)
     return mix_predictions(batch, sampling.predict(predicted_logits(task.model, batch)), probability)
 
 
@@ -59,8 +58,7 @@ def gradients(objective: TranslationObjective, task: TranslationTask, batch: Tex
 
 
 def decay_at(kind: Decay, half_life: int, *steps: int) -> list[float]:
-    decay = build_decay(kind, half_life)
-    return [float(decay(torch.tensor(step, dtype=torch.float64))) for step in steps]
+    return [float(proportion_left(kind, half_life, torch.tensor(step, dtype=torch.float64))) for step in steps]
 
 
 @given(st.sampled_from(DECAYS), st.integers(1, 10**7))
@@ -95,8 +93,7 @@ def test_inverse_sigmoid_decay_follows_the_formula_of_the_paper() -> None:
 def test_probability_rises_after_the_start_up_to_the_floor(
     decay: Decay, half_life: int, start: int, floor: float
 ) -> None:
-    settings = SamplingSettings(decay=decay, half_life=half_life, start=start, floor=floor)
-    sampling = ScheduledSampling(settings)
+    sampling = ScheduledSampling(decay=decay, half_life=half_life, start=start, floor=floor)
     assert [float(sampling.probability(step)) for step in range(1, start + 1)] == [0] * start
     assert float(sampling.probability(start + half_life)) == pytest.approx(min(0.5, 1 - floor))
     assert float(sampling.probability(start + 100 * half_life)) == pytest.approx(1 - floor, abs=1e-9)
@@ -118,7 +115,7 @@ def test_logged_proportion_follows_the_schedule(make_recipe: Callable[..., Recip
     run_recipe(recipe, tmp_path / "run")
     entries = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     sampled = {entry["step"]: entry.get("sampled") for entry in entries if "loss" in entry}
-    probability = ScheduledSampling(SamplingSettings.parse(sampling, "sampling")).probability
+    probability = ScheduledSampling.parse(sampling, "sampling").probability
     assert [sampled[step] for step in range(1, 6)] == [None] * 5
     tokens = 150  # a batch has more
     for step in range(6, 41):
@@ -214,7 +211,7 @@ def test_predictions_are_made_without_dropout(build: Callable[..., TranslationTa
 def test_gradients_flow_through_the_second_pass_only(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    settings = SamplingSettings(half_life=1, floor=0.4)
+    settings = ScheduledSampling(half_life=1, floor=0.4)
     torch.manual_seed(2)
     mixed, _ = mix(task, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
@@ -229,7 +226,7 @@ def test_samples_follow_the_distribution_of_the_model() -> None:
     number, probabilities = 20_000, torch.tensor([0.6, 0.3, 0.1])
     logits = probabilities.log().expand(number, 3)
     torch.manual_seed(0)
-    sampling = ScheduledSampling(SamplingSettings(half_life=1, choice="sample"))
+    sampling = ScheduledSampling(half_life=1, choice="sample")
     frequencies = sampling.predict(logits).bincount(minlength=3) / number
     assert frequencies.tolist() == pytest.approx(probabilities.tolist(), abs=5 * math.sqrt(0.25 / number))
-    assert ScheduledSampling(SamplingSettings(half_life=1)).predict(logits).unique().tolist() == [0]
+    assert ScheduledSampling(half_life=1).predict(logits).unique().tolist() == [0]

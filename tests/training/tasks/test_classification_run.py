@@ -137,7 +137,7 @@ def test_store_with_validation_images_does_not_depend_on_the_held_out_share(pain
     (tmp_path / "one").mkdir()
     recipe = image_recipe(painted / "train", data__store=str(tmp_path / "store"), data__valid=str(painted / "test"))
     prepare_data(tmp_path / "one", recipe, Progress(1))
-    prepare_data(tmp_path / "one", recipe.changed(data=recipe.data.model_dump() | {"hold_out": 0.3}), Progress(1))
+    prepare_data(tmp_path / "one", recipe.with_group("data", hold_out=0.3), Progress(1))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +212,19 @@ def test_new_classes_get_a_new_head_and_new_sizes_resized_positions(
     for name in old:
         if not name.startswith("head."):
             assert torch.allclose(new[name], old[name], atol=1e-6), name
+
+
+def test_run_with_the_classes_in_the_order_of_the_initial_model_can_be_resumed(
+    image_run: Path, painted: Path, tmp_path: Path
+) -> None:
+    initial = Classifier.load(image_run)
+    classes = ("red", "blue", "green")
+    (tmp_path / "initial").mkdir()
+    Classifier(initial.model, initial.preprocessing.changed(classes=classes)).save(tmp_path / "initial")
+    constant = {"optim__schedule": "constant", "optim__lr": 1e-3}
+    assert initialised_run(tmp_path / "initial", painted, tmp_path / "run", **constant).classes == classes
+    resumed = initialised_run(tmp_path / "initial", painted, tmp_path / "run", **constant, training__steps=6)
+    assert resumed.classes == classes
 
 
 def test_setting_that_contradicts_the_initial_model_is_rejected(image_run: Path, painted: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from regard.errors import UserError
 from regard.pipelines.classifier import Classifier
 from regard.training.progress import Progress
-from regard.training.run import build_task
 from regard.training.state import DataShard, Position
 from regard.training.tasks.classification.task import ClassificationTask
+from tests.conftest import build_task
 from tests.images import image_recipe
 
 Build = Callable[..., ClassificationTask]

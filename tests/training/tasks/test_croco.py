@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.progress import Progress
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.croco import (
     HELD_OUT,
@@ -27,10 +28,12 @@ from regard.training.tasks.croco import (
     CompletionTask,
     CroCoRecipe,
     PhotoPairs,
-    ScenePairs,
+    StereoPairs,
     find_pairs,
+    take_scenes,
 )
 from regard.training.tasks.registry import TASKS, load_recipe
+from tests.conftest import build_task
 
 TINY = {
     "model.kind": "croco",
@@ -157,6 +160,25 @@ def test_validation_pairs_are_not_used_for_training() -> None:
     assert (torch.arange(4) + 10**9 * 4).max() < HELD_OUT  # after a billion steps
 
 
+def test_disparity_is_scored_in_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    task = build_task(load_recipe(None, [], TINY | DENSE), torch.device("cpu"), Progress(1))
+    monkeypatch.setattr(CroCo, "forward", lambda self, left, right: torch.full((len(left), 1, 16, 16), 0.5))
+    batch = task.make(0)
+    assert isinstance(batch, StereoPairs)
+    loss = task.loss(replace(batch, disparity=torch.full((4, 16, 16), 4.5)), 1)  # half a patch is 2 pixels
+    assert (loss.count, float(loss.total)) == (4, 4 * (2.5 - 0.5))
+    assert {name: float(total) for name, total in loss.logged.items()} == {"pixels_off": 4 * 2.5}
+    disparity = torch.cat([task.make_pairs(numbers, 0).disparity for numbers in task.held_out()])
+    assert len(disparity) == 6
+    scores = task.validate(task.model).scores
+    assert scores["pixels_off"] == -scores["score"] == pytest.approx(float((disparity - 2).abs().mean()))
+    assert scores["share_off_by_one"] == pytest.approx(float(((disparity - 2).abs() > 1).float().mean()))
+    medians = torch.stack([one.flatten().median() for one in disparity])[:, None, None]
+    assert scores["pixels_off_flat"] == pytest.approx(float((disparity - medians).abs().mean()))
+    assert not torch.equal(task.make(0).left, task.make(1).left)
+
+
 # Runs
 
 
@@ -265,11 +287,14 @@ def test_photographs_are_cropped_at_the_same_position(photos: Path) -> None:
     assert one.shape == (20, 3, 16, 16)
     assert torch.allclose(other - one, torch.tensor(1 / 255), atol=1e-6)
     assert torch.equal(source.take(torch.tensor([7]))[0][0], one[7])
-    held_out_crops, _ = source.take(torch.arange(20) + HELD_OUT)
+    held_out_crops, _ = source.take(torch.arange(60) + HELD_OUT)
     last = source.images[2][0].float() / 255
     crops = last.unfold(1, 16, 1).unfold(2, 16, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)
     assert all((crops == crop).flatten(1).all(1).any() for crop in held_out_crops)
     assert not any((crops == crop).flatten(1).all(1).any() for crop in one)
+    corners = {divmod(int((crops == crop).flatten(1).all(1).nonzero()), 9) for crop in held_out_crops}
+    assert {top for top, _ in corners} == set(range(5))
+    assert {0, 8} <= {left for _, left in corners}
 
 
 def test_changed_photograph_is_rejected_on_resuming(photos: Path, tmp_path: Path) -> None:
@@ -301,9 +326,10 @@ def test_bad_photographs_are_rejected(
 
 
 def test_rendering_in_chunks_does_not_change_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ScenePairs(recipe().data.scenes, 1)
-    at_once = source.take(torch.arange(5))
-    monkeypatch.setattr("regard.training.tasks.croco.MAX_RENDERED_PIXELS", 2 * math.prod(source.settings.size))
+    settings = recipe().data.scenes
+    at_once = take_scenes(settings, 1, torch.arange(5))
+    monkeypatch.setattr("regard.training.tasks.croco.MAX_RENDERED_PIXELS", 2 * math.prod(settings.size))
     assert all(
-        torch.allclose(one, other, atol=1e-5) for one, other in zip(at_once, source.take(torch.arange(5)), strict=True)
+        torch.allclose(one, other, atol=1e-5)
+        for one, other in zip(at_once, take_scenes(settings, 1, torch.arange(5)), strict=True)
     )

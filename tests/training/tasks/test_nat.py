@@ -9,8 +9,8 @@ import torch
 from regard.errors import UserError
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task, run_recipe
-from tests.conftest import small_recipe
+from regard.training.run import run_recipe
+from tests.conftest import build_task, small_recipe
 from tests.training.objectives.test_nat import LONG_TARGETS, SHORT_TARGETS
 from tests.training.test_resume import crashing_at, log, weights
 

@@ -16,12 +16,12 @@ from regard.models.transformer import Transformer
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task
 from regard.training.state import DataShard, Position
 from regard.training.tasks.translation.batches import collate
 from regard.training.tasks.translation.data import open_corpora, train_tokenizers
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
 from regard.training.tasks.translation.task import TranslationTask
+from tests.conftest import build_task
 
 Build = Callable[..., TranslationTask]
 CPU = torch.device("cpu")

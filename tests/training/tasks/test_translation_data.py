@@ -23,15 +23,15 @@ from regard.errors import UserError
 from regard.pipelines.translator import Translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.run import build_task, run_recipe
+from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
 from regard.training.tasks.translation.batches import collate
-from regard.training.tasks.translation.data import open_corpora, open_data, take_evenly, use_shared_store, write_data
+from regard.training.tasks.translation.data import open_corpora, open_data, prepare_data, take_evenly, write_data
 from regard.training.tasks.translation.recipe import DataSettings
 from regard.training.tasks.translation.task import TranslationTask
-from tests.conftest import SMALL, small_recipe, toy_pairs
+from tests.conftest import SMALL, build_task, small_recipe, toy_pairs
 from tests.data.text.test_tokens import rows_of
 
 CPU = torch.device("cpu")
@@ -257,7 +257,7 @@ def test_missing_tokeniser_of_a_language_is_reported_and_characters_are_scored(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
     progress = RecordingProgress()
-    task = TranslationTask.open(prepared, recipe.with_languages(["en", "ja"]), CPU, progress)
+    task = TranslationTask.open(prepared, recipe.with_group("data", languages=["en", "ja"]), CPU, progress)
     assert task.tokenisation == "char"
     assert any(line.startswith("validation computes BLEU of characters: sacreBLEU's") for line in progress.messages)
     assert task.validate(task.model).scores["bleu"] >= 0
@@ -294,6 +294,14 @@ def test_header_is_reported_and_counts_as_a_line(tmp_path: Path) -> None:
 def test_contradictory_data_settings_are_rejected(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         DataSettings.parse(values, "data")
+
+
+def test_embeddings_of_separate_vocabularies_cannot_all_be_tied(make_recipe: Callable[..., Recipe]) -> None:
+    assert make_recipe(model__tie="all", tokenizer__joint=True).model_settings().tie == "all"
+    with pytest.raises(
+        UserError, match=r"^model\.tie: 'all' needs one vocabulary for both sides; set model\.tie=target$"
+    ):
+        make_recipe(model__tie="all", tokenizer__joint=False)
 
 
 def test_corpus_without_usable_pairs_is_rejected(tmp_path: Path) -> None:
@@ -520,7 +528,7 @@ def test_file_with_unchanged_size_and_time_is_not_read(
     run_recipe(constant, tmp_path / "run")
     monkeypatch.setattr("regard.training.prepared_data.hashlib", None)
     monkeypatch.setattr(training_data, "open_corpora", None)
-    result = run_recipe(constant.changed(training=constant.training.model_dump() | {"steps": 4}), tmp_path / "run")
+    result = run_recipe(constant.with_group("training", steps=4), tmp_path / "run")
     assert result.steps == 4
 
 
@@ -529,7 +537,7 @@ def test_file_with_unchanged_size_and_time_is_not_read(
 
 def test_runs_share_a_store(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     separate = run_recipe(recipe, tmp_path / "separate")
-    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "shared" / "store"})
+    sharing = recipe.with_group("data", store=tmp_path / "shared" / "store")
     run_recipe(sharing, tmp_path / "first")
     monkeypatch.setattr(training_data, "write_data", None)
     run_recipe(sharing, tmp_path / "second")
@@ -541,7 +549,7 @@ def test_runs_share_a_store(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_store_with_other_settings_or_files_is_rejected(recipe: Recipe, tmp_path: Path) -> None:
-    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    sharing = recipe.with_group("data", store=tmp_path / "store")
     run_recipe(sharing, tmp_path / "first")
     other = sharing.changed(tokenizer={"size": 330})
     with pytest.raises(UserError, match=r"store: was made with tokenizer\.size=340, not 330"):
@@ -595,14 +603,14 @@ def with_settings(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
 def test_other_folder_is_not_used_as_a_store(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.txt").write_text("x")
-    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    sharing = recipe.with_group("data", store=tmp_path / "store")
     with pytest.raises(UserError, match=r"store: exists and is not a store of tokens"):
         run_recipe(sharing, tmp_path / "run")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
 
 
 def test_concurrent_runs_create_a_store_once(recipe: Recipe, tmp_path: Path) -> None:
-    sharing = recipe.changed(data=recipe.data.model_dump() | {"store": tmp_path / "store"})
+    sharing = recipe.with_group("data", store=tmp_path / "store")
     prepared: list[Path] = []
 
     def count(folder: Path, *rest: Any) -> None:
@@ -614,10 +622,7 @@ def test_concurrent_runs_create_a_store_once(recipe: Recipe, tmp_path: Path) -> 
         folders = [tmp_path / name for name in ("first", "second")]
         for folder in folders:
             folder.mkdir()
-        threads = [
-            Thread(target=use_shared_store, args=(folder, tmp_path / "store", sharing, RecordingProgress(), None))
-            for folder in folders
-        ]
+        threads = [Thread(target=prepare_data, args=(folder, sharing, RecordingProgress())) for folder in folders]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -6,7 +6,7 @@ synchronising.
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby, islice
+from itertools import accumulate, count, groupby, islice, tee
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_bat
 from regard.data.images.preprocessing import ImagePreprocessing, Normalisation
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
+from regard.training.tasks.simple import TensorBatch
 
 GROUP_IMAGES, GROUP_BYTES = 1024, 2**23
 """On a GPU, several small batches are augmented at once, up to this size: augmentation launches hundreds of kernels,
@@ -25,19 +26,11 @@ which take as long for a few images as for many."""
 
 
 @dataclass(frozen=True)
-class ImageBatch:
-    """Preprocessed images, (B, channels, size, size), and target probabilities, (B, classes)."""
+class ImageBatch(TensorBatch):
+    """Preprocessed images and target probabilities."""
 
-    images: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def split(self, *sizes: int) -> "list[ImageBatch]":
-        """Split into batches of these sizes."""
-        parts = zip(torch.split(self.images, list(sizes)), torch.split(self.targets, list(sizes)), strict=True)
-        return [ImageBatch(images, targets) for images, targets in parts]
+    images: Tensor  # (B, channels, size, size)
+    targets: Tensor  # (B, classes)
 
 
 @dataclass(frozen=True)
@@ -52,11 +45,7 @@ class Plan:
 class ImageBatches:
     """Training batches without end; the images of an epoch that do not fill a batch are dropped, others each time.
 
-    Args:
-        dataset: Training images; if they are on the device, batches are gathered there.
-        preprocessing: Size, normalisation and classes.
-        recipe: Batch size and augmentation.
-        device: Device of the batches.
+    If the images of the dataset are on the device, batches are gathered there.
     """
 
     def __init__(
@@ -79,9 +68,11 @@ class ImageBatches:
 
     def iterate(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         """Iterate over the batches of one process from a position on."""
-        groups = self.group(shard.select(self.plan(position)))
-        loaded = self._load(groups) if isinstance(self.dataset, TensorImages) else self._load_ahead(groups)
-        for group, pixels in loaded:
+        groups, upcoming = tee(self.group(shard.select(self.plan(position))))
+        rows = (_rows([planned.batch for planned in group]) for group in upcoming)
+        in_memory = isinstance(self.dataset, TensorImages)
+        loaded = map(self.dataset.take, rows) if in_memory else prefetch_batches(self.dataset, rows)
+        for group, pixels in zip(groups, loaded, strict=True):
             batches = self.make([planned.batch for planned in group], pixels)
             for planned, batch in zip(group, batches, strict=True):
                 yield Positioned(batch, planned.after)
@@ -116,28 +107,14 @@ class ImageBatches:
         else:
             targets = F.one_hot(labels, self.classes).to(images)
         made = ImageBatch(images, targets * (1 - smoothing) + smoothing / self.classes)
-        return made.split(*(len(plan.rows) for plan in plans))
+        ends = accumulate(len(plan.rows) for plan in plans)
+        return [made.part(slice(end - len(plan.rows), end)) for plan, end in zip(plans, ends, strict=True)]
 
     def first(self) -> ImageBatch:
         """Return a batch of the first images; all batches have the same size."""
         rows = torch.arange(self.size)
         (batch,) = self.make([Plan(rows, (self.recipe.training.seed,))], self.dataset.take(rows))
         return batch
-
-    def _load(self, groups: Iterator[list[Positioned[Plan]]]) -> Iterator[tuple[list[Positioned[Plan]], Tensor]]:
-        return ((group, self.dataset.take(_rows([planned.batch for planned in group]))) for group in groups)
-
-    def _load_ahead(self, groups: Iterator[list[Positioned[Plan]]]) -> Iterator[tuple[list[Positioned[Plan]], Tensor]]:
-        """Decode images in the background."""
-        pending: list[list[Positioned[Plan]]] = []
-
-        def rows() -> Iterator[Tensor]:
-            for group in groups:
-                pending.append(group)
-                yield _rows([planned.batch for planned in group])
-
-        for pixels in prefetch_batches(self.dataset, rows()):
-            yield pending.pop(0), pixels
 
 
 def _rows(plans: Sequence[Plan]) -> Tensor:

@@ -20,7 +20,6 @@ from regard.files import read_json
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
-    check_data_settings,
     lock_folder,
     make_shared_store,
     open_store,
@@ -60,8 +59,9 @@ def prepare_data(folder: Path, recipe: ClassificationRecipe, progress: Progress,
     if store is None:
         write_data(folder, recipe, progress, classes)
         return
-    make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, classes), "images", progress)
-    check_data_settings(data_settings(recipe), read_fingerprints(store)["settings"], store)
+    make_shared_store(
+        store, lambda fresh: write_data(fresh, recipe, progress, classes), "images", data_settings(recipe), progress
+    )
     check_images(store, recipe, f"the store {store}")
     for name in (FINGERPRINTS, NAMES):
         shutil.copy(store / name, folder / name)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.attention.kinds import FullSettings
@@ -13,9 +14,10 @@ from regard.data.images.augmentation import AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
-from regard.training.objectives.classification import CrossEntropy
-from regard.training.objectives.registry import select_objective
+from regard.registry import register
+from regard.training.objectives.registry import Objective, select_objective
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
+from regard.training.task import LossSum, Step
 
 PRESETS = ("micro", "mini", "tiny", "small", "base", "large", "huge")
 
@@ -71,6 +73,19 @@ class ClassifierTrainingSettings(TrainingSettings):
         return self.monitor == "last"
 
 
+@register
+class CrossEntropy(Objective):
+    """Cross-entropy with the target probabilities, which include label smoothing and mixed images."""
+
+    task = "classification"
+
+    kind: Literal["cross-entropy"] = "cross-entropy"
+
+    def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
+        logits = model(batch.images).float()
+        return LossSum(F.cross_entropy(logits, batch.targets, reduction="sum"), len(batch))
+
+
 class ClassificationRecipe(Recipe):
     """Settings of a training run of a classifier."""
 
@@ -123,7 +138,7 @@ class ClassificationRecipe(Recipe):
             raise contradiction("data.channels", self.data.channels, preprocessing.channels, where)
         taken = {"channels": preprocessing.channels, "size": self.data.size or preprocessing.size}
         taken |= {key: getattr(self.data, key) or getattr(preprocessing, key) for key in ("mean", "std")}
-        return self.changed(data=self.data.model_dump() | taken).with_model(model, where)
+        return self.with_group("data", **taken).with_model(model, where)
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:
         if self.init.folder is None or old.init.folder is None:

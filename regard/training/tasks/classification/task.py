@@ -15,20 +15,26 @@ from regard.data.images.preprocessing import Normalisation
 from regard.data.images.store import SKIPPED
 from regard.layers import ImageModel
 from regard.models.folder import unique_tensors
-from regard.models.warmstart import copy_tensors
 from regard.pipelines.classifier import Classifier
 from regard.training.memory import build_model, describe_model
-from regard.training.optim import ADVICE
 from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
-from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
+from regard.training.task import (
+    DivergedError,
+    InitialModel,
+    LossSum,
+    Step,
+    Task,
+    Validation,
+    copy_weights,
+    sample_indices,
+)
 from regard.training.tasks.classification.batches import ImageBatch, ImageBatches
 from regard.training.tasks.classification.data import ClassificationData, check_images, open_data, prepare_data
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 
 TOP = 5
-HEAD = "head."
 MAX_MEMORY_SHARE = 0.4
 """Fraction of a GPU's free memory that the images may take."""
 
@@ -62,8 +68,7 @@ class ClassificationTask(Task[ImageBatch]):
     def load_initial_model(cls, recipe: ClassificationRecipe) -> InitialModel:
         folder = recipe.init.folder
         assert folder is not None
-        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
-            loaded = Classifier.load(folder)
+        loaded = Classifier.load(folder)
         completed = recipe.complete(recipe.keys_of(loaded.model.config), loaded.preprocessing, str(folder))
         model = loaded.model.resized(completed.resize.size)
         return InitialModel(folder, completed, unique_tensors(model), loaded.preprocessing)
@@ -104,11 +109,7 @@ class ClassificationTask(Task[ImageBatch]):
         return cls(model, data, recipe, device)
 
     def initialise(self, initial: InitialModel) -> str:
-        """Copy the weights; the head remains new if the classes differ."""
-        same_classes = self.preprocessing.classes == initial.extras.classes
-        names = [name for name in initial.tensors if same_classes or not name.startswith(HEAD)]
-        copy_tensors(self.model, initial.tensors, str(initial.folder), names)
-        return f"initialised with the weights of {initial.folder}" + ("" if same_classes else " and a new head")
+        return copy_weights(self.model, initial, new_head=self.preprocessing.classes != initial.extras.classes)
 
     @classmethod
     def next_command(cls, out: Path) -> str:
@@ -123,11 +124,7 @@ class ClassificationTask(Task[ImageBatch]):
         return self.train_batches.first()
 
     def split(self, batch: ImageBatch) -> tuple[ImageBatch, ImageBatch] | None:
-        half = len(batch) // 2
-        if not half:
-            return None
-        first, second = batch.split(half, len(batch) - half)
-        return first, second
+        return batch.halves()
 
     def describe(self, batch: ImageBatch) -> str:
         pixels = f"{self.preprocessing.size}×{self.preprocessing.size} pixels"
@@ -154,7 +151,7 @@ class ClassificationTask(Task[ImageBatch]):
         labels = self.valid.labels
         loss = float(F.cross_entropy(logits, labels))
         if not math.isfinite(loss):
-            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and start again")
+            raise DivergedError(loss)
         correct = logits.topk(min(TOP, self.classes), 1).indices == labels[:, None]
         scores = {"loss": loss, "accuracy": 100 * float(correct[:, 0].float().mean())}
         if self.classes > TOP:

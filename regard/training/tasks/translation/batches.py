@@ -25,33 +25,20 @@ SENTENCE_MARGIN = 1.5
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Sentence pairs, padded or packed, with the labels of the real target tokens.
+    """Sentence pairs, padded or packed, with the labels of the real target tokens."""
 
-    Attributes:
-        source: Source tokens, (B, S) or packed (1, N).
-        source_layout: Position of the sentences in `source`.
-        inputs: Decoder inputs, from BOS to the last token, (B, T) or packed (1, N).
-        target_layout: Position of the sentences in `inputs`.
-        labels: Tokens to predict, from the first token to END, all sentences concatenated; a batch of fixed shape ends
-            with IGNORE_INDEX.
-        real: Index of each label in the flattened `inputs`; None if the batch is packed.
-        rows: Rows of the corpus in this batch.
-        count: Number of tokens that the loss is a sum over.
-        fixed_shape: Whether the batch is filled to a `PackedShape`.
-        links: Aligned tokens as rows (sentence, target position, source position), (L, 3); a batch of fixed shape ends
-            with rows of -1.
-    """
-
-    source: Tensor
+    source: Tensor  # (B, S) or packed (1, N)
     source_layout: Layout
-    inputs: Tensor
-    target_layout: Layout
-    labels: Tensor
-    real: Tensor | None
-    rows: Ints = field(metadata=HOST_ONLY)
-    count: int = field(metadata=HOST_ONLY)
-    fixed_shape: bool = False
+    inputs: Tensor  # decoder inputs, from BOS to the last token, (B, T) or packed (1, N)
+    target_layout: Layout  # of `inputs`
+    labels: Tensor  # from the first token to END, of all sentences; a batch of fixed shape ends with IGNORE_INDEX
+    real: Tensor | None  # index of each label in the flattened `inputs`; None if the batch is packed
+    rows: Ints = field(metadata=HOST_ONLY)  # of the corpus
+    count: int = field(metadata=HOST_ONLY)  # number of tokens that the loss is a sum over
+    fixed_shape: bool = False  # whether the batch is filled to a `PackedShape`
     links: Tensor | None = None
+    """Aligned tokens as rows (sentence, target position, source position), (L, 3). A batch of fixed shape ends with
+    rows of -1."""
 
     @property
     def sentences(self) -> int:
@@ -141,15 +128,9 @@ def collate(
     shape: PackedShape | None = None,
     count: Callable[[RaggedArray, RaggedArray], int] = count_labels,
 ) -> TextBatch:
-    """Build a batch of some rows of a corpus.
+    """Build a batch of some rows of a corpus: packed into one row, which is filled to `shape` if given, or padded.
 
-    Args:
-        corpus: Tokens of all pairs.
-        rows: The pairs of this batch.
-        packed: Whether to pack the sentences into one row instead of padding them.
-        pad: The padding token.
-        shape: Shape to which a packed batch is filled.
-        count: Given sources and targets, returns the number of tokens that the loss is a sum over.
+    `count` returns the number of tokens that the loss is a sum over, given sources and targets.
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))

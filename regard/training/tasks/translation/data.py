@@ -14,6 +14,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+from rich.console import Console
+
 from regard.data.store import store_checksum
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
@@ -25,7 +27,6 @@ from regard.errors import UserError
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
-    check_data_settings,
     check_files,
     fingerprint_file,
     fingerprint_files,
@@ -80,21 +81,31 @@ class TranslationData:
 def prepare_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Prepare the data in an empty folder, or link the folder to the shared store `data.store`."""
-    if recipe.data.store is None:
+    """Prepare the data in an empty folder, or in the shared store `data.store`, whose tokenizer is copied."""
+    store = recipe.data.store
+    if store is None:
         write_data(folder, recipe, progress, vocabularies)
-    else:
-        use_shared_store(folder, recipe.data.store, recipe, progress, vocabularies)
+        return
+    make_shared_store(
+        store,
+        lambda fresh: write_data(fresh, recipe, progress, vocabularies),
+        "tokens",
+        data_settings(recipe),
+        progress,
+    )
+    fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
+    check_files(recipe.data.files(), fingerprints["files"], f"the store {store}")
+    if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
+        raise UserError(f"{store}: was made with another tokenizer; set another data.store")
+    Vocabularies.load(store).save(folder)
+    for name in (SKIPPED, FINGERPRINTS):
+        shutil.copy(store / name, folder / name)
 
 
 def write_data(
     folder: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None = None
 ) -> None:
-    """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given.
-
-    Raises:
-        UserError: A file cannot be read or has the wrong content, or no pair remains.
-    """
+    """Tokenise the corpora into an empty folder; train the tokenizer if no vocabularies are given."""
     corpora = open_corpora(recipe.data, recipe.training.seed, progress)
     if vocabularies is None:
         sample = recipe.tokenizer.sample
@@ -117,21 +128,6 @@ def write_data(
         "skipped": skipped.counts,
     }
     write_fingerprints(folder, fingerprints)
-
-
-def use_shared_store(
-    folder: Path, store: Path, recipe: TranslationRecipe, progress: Progress, vocabularies: Vocabularies | None
-) -> None:
-    """Copy tokenizer and fingerprints of a shared store to an empty folder; create the store if it does not exist."""
-    make_shared_store(store, lambda fresh: write_data(fresh, recipe, progress, vocabularies), "tokens", progress)
-    fingerprints = read_fingerprints(store, **FINGERPRINT_KEYS)
-    check_data_settings(data_settings(recipe), fingerprints["settings"], store)
-    check_files(recipe.data.files(), fingerprints["files"], f"the store {store}")
-    if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
-        raise UserError(f"{store}: was made with another tokenizer; set another data.store")
-    Vocabularies.load(store).save(folder)
-    for name in (SKIPPED, FINGERPRINTS):
-        shutil.copy(store / name, folder / name)
 
 
 def data_settings(recipe: TranslationRecipe) -> Fingerprints:
@@ -180,19 +176,19 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
         builtin = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
         return Corpora((builtin,), len(pairs), load_pairs("valid"))
     train = [_open_corpus(settings) for settings in data.all_corpora()]
-    report = (lambda text: None) if progress is None else progress.print
+    progress = progress or Progress(1, Console(quiet=True))
     if headers := [shard.name for corpus in train for shard in corpus.shards if shard.header() is not None]:
         more = f", as in {counted(len(headers) - 1, 'other file')}" if len(headers) > 1 else ""
-        report(f"{headers[0]}: the first line is a header and not used as a pair{more}")
+        progress.print(f"{headers[0]}: the first line is a header and not used as a pair{more}")
     records = (
         (number, row, record.pair)
         for number, corpus in enumerate(train)
-        for row, record in enumerate(_track(corpus.records(), "reading", progress))
+        for row, record in enumerate(progress.track(corpus.records(), "reading"))
     )
     if data.valid_source is None:
-        return _hold_out(train, records, data.hold_out, seed, report)
+        return _hold_out(train, records, data.hold_out, seed, progress.print)
     valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
-    return Corpora(tuple(train), _count_and_compare(records, valid, report), valid)
+    return Corpora(tuple(train), _count_and_compare(records, valid, progress.print), valid)
 
 
 def _open_corpus(settings: CorpusSettings) -> Corpus:
@@ -215,7 +211,7 @@ def complete_languages(recipe: TranslationRecipe, progress: Progress) -> Transla
         uncertain.append(f"the language of the {name} {found}")
     if uncertain:
         progress.print(f"warning: {' and '.join(uncertain)}; set data.languages, such as [en, zh]")
-    return recipe.with_languages(codes)
+    return recipe.with_group("data", languages=codes)
 
 
 def _count_and_compare(records: Records, valid: list[Pair], report: Callable[[str], object]) -> int:
@@ -308,7 +304,7 @@ def write_tokens(
 
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
         before, kept = dict(skipped.counts), 0
-        entries = _track(corpus.records(), "tokenising", progress)
+        entries = progress.track(corpus.records(), "tokenising")
         for chunk in tokenise_corpus(entries, source, target, max_length, skipped):
             kept += len(chunk)
             yield chunk
@@ -325,11 +321,7 @@ def write_tokens(
 def _select_valid_pairs(
     pairs: list[Pair], vocabularies: Vocabularies, recipe: TranslationRecipe, skipped: SkippedPairs
 ) -> list[Pair]:
-    """Return the validation pairs for which the model has enough positions.
-
-    Raises:
-        UserError: None remains.
-    """
+    """Return the validation pairs for which the model has enough positions."""
     limit = recipe.max_positions()
     kept = []
     sides = (
@@ -345,7 +337,3 @@ def _select_valid_pairs(
     if not any(pair.source.strip() and pair.target.strip() for pair in kept):
         raise UserError(f"none of the {len(pairs)} validation pairs has two sides that this model can read")
     return kept
-
-
-def _track(entries: Iterator[PairRecord], what: str, progress: Progress | None) -> Iterator[PairRecord]:
-    return entries if progress is None else progress.track(entries, what)

@@ -103,10 +103,7 @@ class DataSettings(Settings):
     def language_pair(self, header: tuple[str, str] = ("", "")) -> tuple[str, str]:
         """Return the language codes: as given, or from the names of the columns, or as the file names end.
 
-        Languages that remain unknown are called "source" and "target".
-
-        Args:
-            header: Names of the columns in the first line of a .tsv file.
+        Languages that remain unknown are called "source" and "target". `header` is the first line of a .tsv file.
         """
         if self.builtin:
             source, target = self.builtin.split("-")
@@ -263,11 +260,11 @@ class TranslationRecipe(Recipe):
         """Choose how steps run, and the batch layout, on which positions in the data depend."""
         recipe = super().resolve(device, launched)
         if recipe.training.residual_dtype == "auto":
-            recipe = recipe.with_training(residual_dtype=recipe.choose_residual_dtype(device))
+            recipe = recipe.with_group("training", residual_dtype=recipe.choose_residual_dtype(device))
         if recipe.batch.layout != "auto":
             return recipe
         packed = recipe.training.fixed_shapes or (device.type == "cuda" and recipe.packs_on_gpu())
-        return recipe._with_layout("packed" if packed else "padded")
+        return recipe.with_group("batch", layout="packed" if packed else "padded")
 
     def choose_residual_dtype(self, device: torch.device) -> str:
         """Return the dtype of the residual stream that is used by default.
@@ -299,15 +296,8 @@ class TranslationRecipe(Recipe):
             tokenizer = {key: getattr(old.tokenizer, key) for key in ("kind", "size", "joint")}
             recipe = self.complete(tokenizer, old.model, old.data.languages, str(out))
         languages = [given or own for given, own in zip(recipe.data.languages, old.data.languages, strict=True)]
-        recipe = recipe.with_languages(languages)
-        return recipe._with_layout(old.batch.layout) if recipe.batch.layout == "auto" else recipe
-
-    def with_languages(self, languages: Sequence[str]) -> Self:
-        """Return the recipe with these language codes."""
-        return self.changed(data=self.data.model_dump() | {"languages": languages})
-
-    def _with_layout(self, layout: str) -> Self:
-        return self.changed(batch=self.batch.model_dump() | {"layout": layout})
+        recipe = recipe.with_group("data", languages=languages)
+        return recipe.with_group("batch", layout=old.batch.layout) if recipe.batch.layout == "auto" else recipe
 
     def complete(
         self, tokenizer: Mapping[str, Any], model: Mapping[str, Any], languages: tuple[str, str], where: str
@@ -327,8 +317,7 @@ class TranslationRecipe(Recipe):
             raise UserError(
                 f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind or init.parts"
             )
-        tokenizer = self.tokenizer.model_dump() | dict(tokenizer)
-        return self.changed(tokenizer=tokenizer).with_languages(codes).with_model(taken, where)
+        return self.with_group("tokenizer", **tokenizer).with_group("data", languages=codes).with_model(taken, where)
 
     def fixed_settings(self) -> dict[str, Any]:
         return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}

@@ -26,7 +26,6 @@ from regard.pipelines.translator import Translator
 from regard.runtime import prefetch
 from regard.training.memory import build_model, describe_model
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
-from regard.training.optim import ADVICE
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
@@ -82,8 +81,7 @@ class TranslationTask(Task[TextBatch]):
     def load_initial_model(cls, recipe: TranslationRecipe) -> InitialModel:
         folder = recipe.init.folder
         assert folder is not None
-        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the folder and must draw the same numbers
-            loaded = Translator.load(folder)
+        loaded = Translator.load(folder)
         old = loaded.vocabularies
         tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
         completed = recipe.complete(tokenizer, recipe.keys_of(loaded.model.config), loaded.languages, str(folder))
@@ -239,7 +237,7 @@ class TranslationTask(Task[TextBatch]):
         model.eval()
         loss = self._validation_loss(model)
         if not math.isfinite(loss):
-            raise DivergedError(f"the validation loss is {loss}, so the model has diverged; {ADVICE}, and start again")
+            raise DivergedError(loss)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
         pairs = self.valid[: self.recipe.training.valid_sentences]
