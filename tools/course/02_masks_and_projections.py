@@ -35,7 +35,7 @@ for word, row in zip(words, masked[0, 0].softmax(-1).tolist(), strict=True):
 # is *allowed*, and the causal mask has a name:
 
 # %% [markdown] lang="zh"
-# 不允许看的位置分数是 −∞，权重 e^(−∞) **精确地**等于 0，剩下的权重加起来仍然是 1。在 regard 里，掩码表示的是*可以看*什么；
+# 不允许看的位置分数是 −∞，权重 e^(−∞) **恰好**等于 0，剩下的权重加起来仍然是 1。在 regard 里，掩码表示的是*可以看*什么；
 # 因果掩码有现成的写法：
 
 # %%
