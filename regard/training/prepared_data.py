@@ -136,6 +136,8 @@ def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _locked_folders.discard(descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was just forked may not have closed its copy yet
         os.close(descriptor)
 
 

@@ -242,8 +242,7 @@ class Recipe(Settings):
     def keep_machine_settings(self, old: Self) -> Self:
         """Return the recipe with settings that were left to the machine when the run began, whose recipe is `old`."""
         ours, theirs = self.training.model_dump(), old.training.model_dump()
-        keys = [key for key in MACHINE_SETTINGS if key in ours]  # only translators have residual_dtype
-        kept = {key: theirs[key] for key in keys if ours[key] in (None, "auto")}
+        kept = {key: theirs[key] for key in MACHINE_SETTINGS if key in ours and ours[key] in (None, "auto")}
         return self.with_group("training", **kept)
 
     def resolve_resumed(self, old: Self, out: Path) -> Self:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow")
+pytest.importorskip("ctranslate2")
 
 from tools.fuzz_files import Fuzzer
 from tools.fuzz_targets import TARGETS

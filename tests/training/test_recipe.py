@@ -269,5 +269,7 @@ def test_resumed_run_keeps_what_was_chosen_when_it_began() -> None:
     began = on_a_gpu()
     resumed = load_recipe(None, [], BUILTIN).keep_machine_settings(began)
     assert (resumed.training.cuda_graph, resumed.training.residual_dtype) == (True, "bfloat16")
+    image = load_recipe(Path("mnist")).keep_machine_settings(load_recipe(Path("mnist")).resolve(GPU))
+    assert image.training.cuda_graph is True
     other = load_recipe(None, ["training.cuda_graph=false"], BUILTIN).keep_machine_settings(began)
     assert other.training.cuda_graph is False

@@ -124,7 +124,7 @@ class CapturedNAT:
             self._check_weights()
             while len(self._graphs) >= MAX_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            if self.capture and self._pool is None:
+            if self.capture and not self._graphs:  # a pool must not be used again after its last graph is gone
                 self._pool = torch.cuda.graph_pool_handle()
             graph = StaticGraph(function, [x.to(self.device, copy=True) for x in inputs], self._pool)
         self._graphs[key] = graph

@@ -106,7 +106,7 @@ class CapturedSearch:
         step = self._steps.pop(shape, None)
         if step is None or not step.valid:
             self._free_memory(memory_of(self.model, shape))
-            if self.capture and self._pool is None:
+            if self.capture and not self._steps:  # a pool must not be used again after its last graph is gone
                 self._pool = torch.cuda.graph_pool_handle()
             step = CapturedStep(self.model, shape, self.capture, self._pool)
         self._steps[shape] = step

@@ -5,8 +5,10 @@ As with a CUDA graph, a replay runs no Python code of the function and writes to
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -36,18 +38,21 @@ class RecordedGraph(TorchDispatchMode):
                     old.copy_(new)
 
 
-@contextmanager
-def record(graph: RecordedGraph, **options: Any) -> Iterator[None]:
-    with graph:
-        yield
-
-
 def patch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `torch.cuda` record graphs of functions that run on the CPU."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
+    handles, pools = count(), dict[Any, WeakSet[RecordedGraph]]()
+
+    @contextmanager
+    def record(graph: RecordedGraph, pool: Any = None, **options: Any) -> Iterator[None]:
+        assert pool is None or pool not in pools or pools[pool], "PyTorch has freed the pool with its last graph"
+        pools.setdefault(pool, WeakSet()).add(graph)
+        with graph:
+            yield
+
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph", record)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(handles)))
     monkeypatch.setattr(torch.cuda, "Stream", lambda *device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())

@@ -1,5 +1,6 @@
 """Search in static tensors finds the same tokens as search with a stepper."""
 
+import gc
 import random
 from collections.abc import Sequence
 from itertools import pairwise
@@ -168,6 +169,17 @@ def test_nan_is_rejected_and_does_not_affect_later_searches() -> None:
     model.target_embedding.weight.copy_(kept)
     expected = search(TransformerStepper(model), SOURCES[:3], settings)
     assert_same(shared.search(requests_of(SOURCES[:3]), settings), expected)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_memory_pool_is_replaced_with_its_last_graph() -> None:
+    model = peaked_model().to(DEVICE)
+    settings = settings_of({"beam": 2})
+    shared = CapturedSearch(model, capture=True)
+    first = shared.search(requests_of(SOURCES[:3]), settings)
+    shared._steps.clear()
+    gc.collect()
+    assert_same(shared.search(requests_of(SOURCES[:3]), settings), first)
 
 
 def test_weights_changed_in_place_are_used() -> None:
