@@ -261,3 +261,8 @@ def test_packed_mask_is_block_diagonal_in_the_masks_of_its_sequences(
     allowed = packed.dense(sum(queries), sum(keys), CPU)
     assert allowed is not None
     assert torch.equal(allowed[0, 0], torch.block_diag(*blocks).bool().view(sum(queries), sum(keys)))
+
+
+def test_keys_with_a_layout_have_no_last_keys() -> None:
+    with pytest.raises(ValueError, match="the last keys cannot be selected"):
+        Mask(keys=Padded.of([3, 1])).last_keys(2)

@@ -292,3 +292,9 @@ def test_rotary_cross_attention_uses_positions_of_both_sides() -> None:
     torch.testing.assert_close(got, moved, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(got, module(x, source, positions=here, source_positions=there + far), atol=1e-3)
     assert torch.equal(got, module(x, module.project(source, there), positions=here))
+
+
+def test_cross_attention_has_no_cache() -> None:
+    module = attention()
+    with pytest.raises(ValueError, match="a cache is for self-attention"):
+        module(vectors(B, 1, W), vectors(B, S, W), cache=module.start_cache())

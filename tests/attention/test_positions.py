@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal
+from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
 from regard.errors import UserError
 
 
@@ -229,3 +229,8 @@ def test_rotary_2d_scores_depend_only_on_the_offset() -> None:
 def test_rotary_2d_rejects_a_head_width_not_divisible_by_4() -> None:
     with pytest.raises(ValueError, match="divisible by 4, not 6"):
         Rotary2D(6)
+
+
+def test_a_grid_needs_a_width_divisible_by_four() -> None:
+    with pytest.raises(ValueError, match="width divisible by 4, not 6"):
+        Sinusoidal2D(6)

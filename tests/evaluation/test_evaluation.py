@@ -497,6 +497,8 @@ def test_stored_score_is_compared_only_under_the_same_conditions(
     answer = command("evaluate", model, *stored, *files, "--beam", 1)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[-2].startswith("BLEU +")
+    stored_report = read_reports(worse / "scores.json")[0]
+    assert f"{worse / 'scores.json'}: {stored_report.facts()}, {stored_report.date}" in answer.out.splitlines()
     monkeypatch.setattr(System, "translate", lambda *_: pytest.fail("translated before checking"))
     refusal = command("evaluate", model, *stored, *files, "--beam", 2, "--lowercase").error
     assert "search beam (2 against 1)" in refusal

@@ -70,6 +70,16 @@ def test_quantisation_does_not_change_the_regard_model(tmp_path: Path) -> None:
     assert all(map(torch.equal, before, translator.model.parameters()))
 
 
+def test_quantised_files_are_smaller(tmp_path: Path) -> None:
+    sizes = {}
+    for quantization in ("float32", "float16", "int8"):
+        (tmp_path / quantization).mkdir()
+        save_ctranslate2(random_translator("post"), tmp_path / quantization, quantization)
+        sizes[quantization] = (tmp_path / quantization / "model.bin").stat().st_size
+    assert sizes["float16"] < 0.6 * sizes["float32"]
+    assert sizes["int8"] < 0.8 * sizes["float32"]  # of a large model a quarter: here embeddings and scales prevail
+
+
 def test_translations_do_not_depend_on_the_batch(trained_run: Path) -> None:
     engine = load_translator(trained_run, engine="ctranslate2")
     texts = ["I love apples", "We see dogs and cats", "You buy tea"]

@@ -284,3 +284,21 @@ def test_vit_with_mean_pooling_is_rejected(tmp_path: Path, command: Command) -> 
         "cannot be exported to ctranslate2"
         in command("export", tmp_path / "run", tmp_path / "x", "--to", "ctranslate2").error
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": (8, 16)}, "need square images and patches"),
+        ({"patch": (4, 8)}, "need square images and patches"),
+        ({"qk_scale": 0.5}, "image models of transformers have no qk_scale"),
+        ({"activation": "swiglu"}, "a feed-forward layer without gates"),
+        ({"attention": {"kind": "local", "window": 2}}, "the ViT of transformers has full attention"),
+    ],
+)
+def test_vit_without_a_counterpart_in_transformers_is_rejected(changes: dict[str, Any], message: str) -> None:
+    sizes = {"image": 16, "patch": 4, "width": 8, "layers": 1, "heads": 2, "hidden": 8, "classes": 2}
+    model = ViT(ViTConfig(**sizes | {"pooling": "class"} | changes))
+    preprocessing = ImagePreprocessing(classes=("a", "b"), size=16, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3)
+    with pytest.raises(UserError, match=message):
+        build_huggingface_classifier(Classifier(model, preprocessing))

@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -152,6 +153,7 @@ def test_tokenizer_is_saved_pickled_and_loaded(imported: Translator, folder: Pat
     source.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(loaded, SentencePieceTokenizer) and loaded.fingerprint() == source.fingerprint()
+    assert re.fullmatch("[0-9a-f]{16}", source.fingerprint())
     assert pickle.loads(pickle.dumps(source)).encode("the tree") == source.encode("the tree")
     assert source.char_spans(source.encode("the tree"))[-1][1] == len("the tree")
     assert source.encode_continuation("the")[-1:] == source.encode("the")[-1:]

@@ -110,3 +110,18 @@ def test_export_that_translates_differently_is_rejected(
     monkeypatch.setattr(f"regard.interop.{module}.compare", compare_with_changed_weights)
     with pytest.raises(UserError, match="differs from the regard model"):
         EXPORTS[module](translator, tmp_path, sample_sources(translator)[:4])
+
+
+@pytest.mark.parametrize("module", EXPORTS)
+def test_ensembles_are_not_exported(module: str, tmp_path: Path) -> None:
+    member = random_translator("post", encoder_layers=1, decoder_layers=1)
+    both = Translator(member.model, member.vocabularies, ("en", "de"), [member.model])
+    pytest.importorskip("transformers" if "huggingface" in module else "ctranslate2")
+    with pytest.raises(UserError, match="ensemble"):
+        EXPORTS[module](both, tmp_path, sample_sources(member)[:1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blank_samples_are_rejected() -> None:
+    with pytest.raises(UserError, match="the sample for verification has only blank lines"):
+        sample_sources(random_translator("post"), ["", "  "])

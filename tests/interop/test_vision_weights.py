@@ -255,3 +255,22 @@ def test_full_size_vit_of_transformers() -> None:
     torch.testing.assert_close(
         model.tokens(random_images(224, 1)), foreign(random_images(224, 1)).last_hidden_state, **CLOSE
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "deit"}, "config.json: model_type is 'deit'; supported are vit and swin"),
+        (
+            {"model_type": "swin", "hidden_act": "relu"},
+            "config.json: hidden_act is 'relu', but regard's Swin uses gelu",
+        ),
+        (
+            {"model_type": "swin", "hidden_act": "gelu", "use_absolute_embeddings": True},
+            "config.json: use_absolute_embeddings is true, but regard's Swin has only relative positions",
+        ),
+    ],
+)
+def test_models_of_transformers_without_a_counterpart_are_rejected(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}$"):
+        read_vision_config(values, {}, "config.json")

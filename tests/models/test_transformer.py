@@ -396,6 +396,20 @@ def test_width_must_be_divisible_by_heads() -> None:
         config(heads=3)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 7, "heads": 1}, "sinusoidal positions need an even width, not 7"),
+        ({"width": 6, "heads": 2, "positions": "rotary"}, "rotary positions need an even head width, not 3"),
+        ({"pad": 5}, "pad 5 is not in the vocabulary"),
+        ({"eos": -1}, "eos -1 is not in the vocabulary"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TransformerConfig.base(5, **changes)
+
+
 def test_two_vocabularies_cannot_share_one_embedding() -> None:
     with pytest.raises(UserError, match="tie 'all' needs one vocabulary for both sides, not 5 and 6"):
         TransformerConfig.base((5, 6), tie="all")

@@ -159,6 +159,13 @@ def test_multiply_does_not_round_the_factor() -> None:
     assert torch.equal(multiply(x, factor, torch.float32), torch.full((4,), 1 / 3))
 
 
+@needs_triton
+def test_multiply_in_float64_is_not_left_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)
+    x, factor = torch.randn(50, generator=torch.Generator().manual_seed(0)), torch.tensor(1 / 3, dtype=torch.float64)
+    assert torch.equal(multiply(x, factor, torch.float64), x.double() * factor)
+
+
 def test_compiled_loss_is_one_graph() -> None:
     inputs, labels = draw(20, 8, 50)
 

@@ -1,6 +1,7 @@
 """Prepacked and quantised weights: their error, batch invariance, and when they are used."""
 
 import copy
+import platform
 import warnings
 from typing import get_args
 
@@ -220,3 +221,14 @@ def test_a_copied_model_packs_its_own_weights() -> None:
     clone = copy.deepcopy(model)
     clone[0].weight.mul_(2)  # type: ignore[operator]
     torch.testing.assert_close(clone(x), F.linear(x, clone[0].weight, clone[0].bias))  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="int8 is for x86")
+def test_int8_is_supported_where_pytorch_quantises_linear_layers() -> None:
+    weight = torch.quantize_per_tensor(torch.ones(4, 4), 0.1, 0, torch.qint8)
+    try:
+        torch.ops.quantized.linear_prepack(weight, None)
+        quantises = True
+    except RuntimeError:
+        quantises = False
+    assert supports("int8") == quantises

@@ -90,6 +90,8 @@ CONTRADICTIONS = {
     "temperature with a beam": (("--temperature", "1", "--beam", "2"), "beam 2 and temperature exclude each other"),
     "sampling with groups": (("--top-k", "5", "--search", "groups=2"), "groups and coverage require beam search"),
     "sampling with a required phrase": (("--top-k", "5", "--require", "苹果"), "need a beam"),
+    "seed without sampling": (("--seed", "3"), "seed requires sampling"),
+    "diversity of one group": (("--search", "diversity=0.7"), "diversity requires groups > 1"),
     "more than the beam": (("--n-best", "6"), "n_best 6 exceeds the beam width 5"),
     "more than one greedy": (("--n-best", "2", "--beam", "1"), "n_best 2 exceeds the beam width 1"),
     "groups that do not divide": (("--beam", "4", "--search", "groups=3"), "beam 4 is not divisible by 3 groups"),

@@ -55,6 +55,14 @@ def test_image_model_has_no_search_settings(image_run: Path) -> None:
         load_runner(LoadRequest("x", image_run, "cpu", search={"beam": 1}))
 
 
+def test_classifier_is_warmed_up_with_one_and_several_images(image_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = load_runner(LoadRequest("x", image_run, "cpu"))
+    batches: list[int] = []
+    monkeypatch.setattr(runner.classifier, "predict", lambda images: batches.append(len(images)))
+    runner.warm_up()
+    assert batches == [1, 16]
+
+
 def test_server_process_does_not_import_torch() -> None:
     program = "import sys, regard.serving.server; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

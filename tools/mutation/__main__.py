@@ -96,6 +96,7 @@ def run(mutants: list[Mutant], tests: list[CoveringTest], path: Path, jobs: int,
     pending = [
         mutant for mutant in mutants if mutant.key not in results or (again and results[mutant.key].state != "killed")
     ]
+    covering = {mutant.key: coverage_map.find_covering(mutant, tests) for mutant in pending}  # before files change
     failing: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
@@ -103,9 +104,8 @@ def run(mutants: list[Mutant], tests: list[CoveringTest], path: Path, jobs: int,
             copies.put(Copy(Path(folder) / str(number)))
 
         def test(mutant: Mutant) -> Result:
-            covering = [test for test in coverage_map.find_covering(mutant, tests) if test.name not in failing]
             copy = copies.get()
-            result = copy.test(mutant, covering, budget)
+            result = copy.test(mutant, [test for test in covering[mutant.key] if test.name not in failing], budget)
             copies.put(copy)
             store_result(path, result)
             print(result.state, f"by {result.killer}" if result.killer else "", mutant, flush=True)

@@ -36,6 +36,7 @@ SYMMETRIC = {
     "allclose",
     "cast",
     "suppress",
+    "promote_types",
 }
 """Functions whose arguments are not swapped: their order does not matter or is a matter of types."""
 MESSAGES = {"log", "logger", "logging", "warn", "warning", "info", "debug", "log_event", "annotate"}

@@ -1,8 +1,11 @@
 """Rendered shapes: reproducible, balanced and distinguishable."""
 
+import math
+
+import pytest
 import torch
 
-from regard.data.builtin.shapes import CLASSES, _distances, render_shapes
+from regard.data.builtin.shapes import CLASSES, SHAPES, _distances, render_shapes
 
 
 def test_images_depend_on_the_seed_only() -> None:
@@ -35,3 +38,13 @@ def test_shapes_are_within_the_unit_circle_and_differ_from_each_other() -> None:
 
 def test_the_size_can_be_chosen() -> None:
     assert render_shapes(3, 0, 48).pixels.shape == (3, 3, 48, 48)
+
+
+@pytest.mark.parametrize(("name", "corners"), [("triangle", 3), ("star", 5)])
+def test_regular_shapes_look_the_same_after_a_turn_from_corner_to_corner(name: str, corners: int) -> None:
+    x, y = torch.rand(2, 200, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
+    cos, sin = math.cos(2 * math.pi / corners), math.sin(2 * math.pi / corners)
+    turned = SHAPES[name](cos * x - sin * y, sin * x + cos * y)
+    torch.testing.assert_close(turned, SHAPES[name](x, y), atol=1e-5, rtol=0)
+    top = SHAPES[name](torch.tensor([0.0, 0.0]), torch.tensor([-0.99, -1.01]))
+    assert top[0] < 0 < top[1]

@@ -1,5 +1,6 @@
 """Image folders: classes, splits, hidden files, held-out images and fingerprints."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -203,3 +204,17 @@ def test_labels_can_refer_to_the_classes_of_a_model(tmp_path: Path) -> None:
 def test_a_folder_without_images_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="contains no images"):
         list_images(tmp_path)
+
+
+def test_unreadable_folder_is_rejected_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of_classes(tmp_path / "set", {"a": 1, "b": 1})
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "b":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"b: cannot be read \(Permission denied\)$"):
+        open_images(tmp_path / "set", SETTINGS)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.text.sentences import single_sentence, split_sentences
+from regard.data.text.sentences import LengthWarnings, length_warning, single_sentence, split_sentences
 
 TEXTS = st.text(
     alphabet=st.sampled_from('aB.。!?？ \n\t\r\u2028\u3000’”"()é1🙂\x00\x1c\x85…,苹'), max_size=60
@@ -123,3 +123,40 @@ def test_the_time_is_linear_in_the_length_of_the_text(unit: str) -> None:
     count = 2_000 // len(unit)
     apart = min(cpu_seconds([unit * count] * 16) for _ in range(3))
     assert min(cpu_seconds([unit * count * 16]) for _ in range(3)) < 5 * apart + 0.02
+
+
+def test_texts_with_unusually_long_sentences_are_counted_and_the_first_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warnings = LengthWarnings("line")
+    warnings.add(1, None)
+    assert warnings.message is None
+    warnings.log()
+    assert not caplog.records
+    warnings.add(4, length_warning(30, 20, False))
+    expected = "line 4: 30 tokens, but the longest training source has 20; the translation may be incomplete"
+    assert warnings.message == expected
+    warnings.add(6, length_warning(40, 20, False))
+    warnings.add(7, None)
+    warnings.add(9, length_warning(9, 20, True))
+    assert warnings.message == f"{expected} (and 2 more)"
+    warnings.log()
+    assert [record.getMessage() for record in caplog.records] == [warnings.message]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "divided", "start"),
+    [
+        (20, 20, False, None),
+        (21, 20, False, "21 tokens, but"),
+        (21, 20, True, "21 tokens, but"),
+        (21, None, False, None),
+        (20, 20, True, "too long for the model, so it was divided"),
+        (5, None, True, "too long for the model, so it was divided"),
+    ],
+)
+def test_sentences_longer_than_those_of_the_training_data_are_reported(
+    tokens: int, longest: int | None, divided: bool, start: str | None
+) -> None:
+    warning = length_warning(tokens, longest, divided)
+    assert warning is None if start is None else warning is not None and warning.startswith(start)

@@ -1,6 +1,7 @@
 """Classification runs: results, changed data and settings, shared stores, initialisation."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_output_of_a_run(painted: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "some images of each class are held out" in output
     assert "3 classes: 27 training images, 3 for validation; 8×8 pixels in colour" in output
     assert "skipped: 1 image that cannot be read; see" in output
+    assert re.search(r"^0\.0 M parameters on \d+ CPU thread", output, re.M)
     skipped = tmp_path / "run" / "data" / "train" / "skipped.tsv"
     assert str(skipped) in output
     assert "bad.png\ta text file" in skipped.read_text()

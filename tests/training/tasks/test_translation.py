@@ -77,6 +77,20 @@ def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Build
     assert_same(gradient, other_gradient, 1e-5)
 
 
+def test_batches_that_do_not_fit_into_memory_are_split_down_to_one_sentence(build: Build) -> None:
+    task = build()
+    batch = task.collate(task.train, ROWS)
+    assert task.describe(batch) == f"6 sentences of up to {batch.longest} tokens"
+    assert task.advise(batch) == f"batch.tokens={batch.positions // 2}"
+    halves = task.split(batch)
+    assert halves is not None
+    assert [half.rows.tolist() for half in halves] == [ROWS[:3].tolist(), ROWS[3:].tolist()]
+    single = (task.split(halves[0]) or ())[0]
+    assert task.split(single) is None
+    assert task.describe(single) == f"a sentence of {single.longest} tokens"
+    assert task.advise(single) == f"data.max_length={single.longest // 2}, or a smaller model"
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_gradients_of_two_batches_equal_those_of_one_large_batch(packed: bool, build: Build) -> None:
     task = build()
