@@ -28,10 +28,14 @@ PIPELINE_TAGS: dict[InputType, str] = {
 def save_pretrained(
     folder: Path, save: Callable[[Path], None], model: Model, source_folder: Path | None = None
 ) -> None:
-    """Write a model folder with a card: `save` writes the files of the model into an existing folder.
+    """Write a model folder with a card.
 
-    `folder` is new or empty, or a model folder, which is replaced. If the model was loaded from `source_folder` and its
-    weights are unchanged, the scores and the fingerprints of its training data are copied.
+    Args:
+        folder: A new or empty folder, or a model folder, which is replaced.
+        save: Writes the files of the model into an existing folder.
+        model: The model.
+        source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores and the
+            fingerprints of its training data are copied.
     """
     if any(tensor.is_meta for tensor in model.parameters()):
         raise UserError("the weights are in another engine; load the model with the engine regard to save it")
@@ -56,7 +60,10 @@ def describe_model(model: nn.Module) -> str:
 def build_card(folder: Path, library: str = "regard", usage: str = "") -> str:
     """Build the card of a model folder: architecture, training data if known, and scores.
 
-    `library` is the name under which model hubs know the library that loads the files; `usage` follows the title.
+    Args:
+        folder: The model folder.
+        library: Name under which model hubs know the library that loads the files.
+        usage: A section that follows the title.
     """
     config = read_config(folder)
     model = config["model"]

@@ -184,7 +184,10 @@ def sum_columns(x: Tensor) -> Tensor:
 def activation_backward(grad: Tensor, saved: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
     """Return the gradient of an activation's input, (M, N), and its column sums, (N,).
 
-    `grad` is the gradient of the output, and `saved` the output of ReLU, or the input of GELU.
+    Args:
+        grad: Gradient of the output.
+        saved: Output of ReLU, or input of GELU.
+        activation: Name of the activation.
     """
     if dispatch.kernels_apply(grad, saved):
         grad = grad.contiguous()

@@ -31,7 +31,11 @@ class SearchShape(NamedTuple):
 class StaticCache(KVCache):
     """A KV cache of fixed size, in which the K tokens of each step occupy consecutive slots.
 
-    The buffer holds keys and values, (2, B, H, T · K, D), and `step` the number of the current step, (1,).
+    Args:
+        kind: Function that attends to the stored keys.
+        buffer: Keys and values, (2, B, H, T · K, D).
+        step: Number of the current step, (1,).
+        beam_width: Number of tokens per step, K.
     """
 
     def __init__(self, kind: Callable[..., Tensor], buffer: Tensor, step: Tensor, beam_width: int) -> None:
