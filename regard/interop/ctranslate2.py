@@ -86,7 +86,7 @@ def save_ctranslate2(translator: Translator, folder: Path, quantization: str = "
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
     files = {path.name: describe_file(path) for path in engine_files(folder)}
     translator.vocabularies.save(folder)
-    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
+    values = translator.metadata() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
     save_config(folder / FOREIGN_CONFIG, translator.model, values)
 
 
