@@ -179,6 +179,10 @@ class Linear(nn.Module, Kind):
     # Feature maps; matmuls of features are in bfloat16 if q and k are, otherwise in float32 or better
 
     def _map_queries(self, q: Tensor) -> Tensor:
+        """Return the features of queries, (B, H, T, F).
+
+        Queries with plain features carry the scale of q·k; otherwise queries and keys carry its square root each.
+        """
         dtype = _feature_dtype(q)
         if self.features == "plain":
             return (q * self.scale).to(dtype)
@@ -189,6 +193,7 @@ class Linear(nn.Module, Kind):
         return (exponent - exponent.amax(-1, keepdim=True).detach()).exp().to(dtype)
 
     def _map_keys(self, k: Tensor) -> Tensor:
+        """Return the features of keys, (B, H, S, F)."""
         dtype = _feature_dtype(k)
         if self.features == "plain":
             return k.to(dtype)
