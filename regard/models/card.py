@@ -96,6 +96,7 @@ def find_fingerprints(folder: Path) -> Path:
 
 
 def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
+    """Return a Markdown table of the files of the training data with their checksums; empty if they are unknown."""
     entries = dict(_mapping(fingerprints.get("files")))
     if not entries and isinstance(tokens := fingerprints.get("tokens"), str):  # a built-in corpus has no files
         name = _mapping(fingerprints.get("settings")).get("data.builtin")
@@ -116,6 +117,7 @@ def _is_score(value: Any) -> bool:
 
 
 def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scores of every evaluation as Markdown; values of an unexpected type are left out."""
     evaluations = scores.get("evaluations")
     for evaluation in map(_mapping, evaluations if isinstance(evaluations, list) else ()):
         conditions = _mapping(evaluation.get("conditions"))
@@ -129,6 +131,7 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _validation_lines(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scores of the validation as Markdown."""
     validation = _mapping(scores.get("validation"))
     if not validation:
         return

@@ -268,17 +268,25 @@ def _aligned_spans(
     split: SplitText, translations: Sequence[Translation], target_starts: Sequence[int]
 ) -> Iterator[AlignedSpan]:
     """Yield the span of each sentence, and of each target token with the source token of the largest weight."""
-    for sentence, translation, s, t in zip(split.sentences, translations, split.starts, target_starts, strict=True):
-        yield AlignedSpan((s, s + len(sentence.text)), (t, t + len(translation.text)), is_sentence=True)
+    starts = zip(split.starts, target_starts, strict=True)
+    for sentence, translation, (source_start, target_start) in zip(split.sentences, translations, starts, strict=True):
+        yield AlignedSpan(
+            _shift((0, len(sentence.text)), source_start),
+            _shift((0, len(translation.text)), target_start),
+            is_sentence=True,
+        )
         alignment = translation.alignment
         if alignment is None:
             continue
-        for row, (start, end) in zip(alignment.weights, alignment.target_spans, strict=False):  # END has no span
+        for row, target_span in zip(alignment.weights, alignment.target_spans, strict=False):  # END has no span
             weights = row[: len(alignment.source_spans)]
-            if not weights or start == end:
-                continue
-            source_start, source_end = alignment.source_spans[weights.index(max(weights))]
-            yield AlignedSpan((s + source_start, s + source_end), (t + start, t + end))
+            if weights and target_span[0] < target_span[1]:
+                source_span = alignment.source_spans[weights.index(max(weights))]
+                yield AlignedSpan(_shift(source_span, source_start), _shift(target_span, target_start))
+
+
+def _shift(span: tuple[int, int], offset: int) -> tuple[int, int]:
+    return span[0] + offset, span[1] + offset
 
 
 def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, source_length: int) -> Element:
