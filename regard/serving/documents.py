@@ -143,7 +143,7 @@ class TextBlock:
         target, starts = self.split.join_with_starts([translation.text for translation in translations])
         spans = list(_aligned_spans(self.split, translations, starts)) if self.elements else []
         placed = [_place(element, spans, len(target), len(self.text)) for element in self.elements]
-        return _write(placed, target, 0, len(target))
+        return _render(placed, target, 0, len(target))
 
 
 class HtmlDocument:
@@ -315,7 +315,7 @@ def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, s
     return Element(element.opening, position, position, element.closing, children)
 
 
-def _write(elements: Sequence[Element], target: str, start: int, end: int) -> str:
+def _render(elements: Sequence[Element], target: str, start: int, end: int) -> str:
     """Return a range of the translation with its elements; overlapping elements are written one after another."""
     parts: list[str] = []
     position = start
@@ -326,6 +326,6 @@ def _write(elements: Sequence[Element], target: str, start: int, end: int) -> st
         while first < stop and target[first].isspace():
             first += 1
         parts += [html.escape(target[position:first], quote=False), element.opening]
-        parts += [_write(element.children, target, first, stop), element.closing]
+        parts += [_render(element.children, target, first, stop), element.closing]
         position = stop
     return "".join([*parts, html.escape(target[position:end], quote=False)])

@@ -122,7 +122,7 @@ def _select_lines(
             yield pair, "" if long or blank else pair.source
 
 
-def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
+def format_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
     """Format pairs as text: one string per line file, or a single one for a .tsv or .jsonl file."""
     if len(paths) == 2:
         return ["".join(f"{join_lines(pair[side])}\n" for pair in pairs) for side in (0, 1)]
@@ -132,10 +132,16 @@ def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
 
 
 class Provenance:
-    """A JSON file next to the output that records its inputs; `--resume` continues only if they are unchanged."""
+    """A JSON file next to the output that records its inputs; `--resume` continues only if they are unchanged.
+
+    Args:
+        output: File with the translations.
+        teachers: Fingerprints of the models.
+        corpus: Result of `Corpus.measure`: the number of lines and their checksum.
+        settings: Settings of the distillation.
+    """
 
     def __init__(self, output: Path, teachers: Sequence[str], corpus: tuple[int, str], settings: Distillation) -> None:
-        """`teachers` are fingerprints of models, `corpus` is the result of `Corpus.measure`."""
         self.path = output.with_name(f"{output.name}.json")
         self.origin: dict[str, Any] = {
             "teachers": list(teachers),
