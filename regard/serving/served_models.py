@@ -39,7 +39,15 @@ class ServedModel:
 
 
 class ServedModels:
-    """All served models, in the order in which they were given."""
+    """All served models, in the order in which they were given.
+
+    Args:
+        load_requests: The models to load.
+        limits: Limits of requests and queues.
+        metrics: Counters of the server.
+        start_worker: Starts a worker process, which loads a model.
+        workers: Number of worker processes per model.
+    """
 
     def __init__(
         self,

@@ -128,9 +128,15 @@ def collate(
     shape: PackedShape | None = None,
     count: Callable[[RaggedArray, RaggedArray], int] = count_labels,
 ) -> TextBatch:
-    """Build a batch of some rows of a corpus: packed into one row, which is filled to `shape` if given, or padded.
+    """Build a batch of some rows of a corpus.
 
-    `count` returns the number of tokens that the loss is a sum over, given sources and targets.
+    Args:
+        corpus: The corpus.
+        rows: Indices of the pairs.
+        packed: Whether the pairs are concatenated in a single row; otherwise they are padded.
+        pad: The padding token.
+        shape: Shape to which a packed batch is filled up.
+        count: Returns the number of tokens that the loss is a sum over, given sources and targets.
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
