@@ -179,6 +179,7 @@ def _set_embedding(spec: Any, stack: Any, embedding: Embedding) -> None:
 
 
 def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
+    """Set self-attention and feed-forward of an encoder or decoder layer of the engine."""
     attention = spec.self_attention
     _set_linear(attention.linear[0], block.attention.qkv.weight, block.attention.qkv.bias)
     _set_linear(attention.linear[1], block.attention.out.weight, block.attention.out.bias)

@@ -51,7 +51,7 @@ class Strategy(ABC, Generic[B]):
     """Computes the gradients of a step.
 
     Attributes:
-        weights: The module whose parameters the optimizer updates and checkpoints hold.
+        weights: The module whose parameters the optimiser updates and checkpoints hold.
         step_tokens: Number of tokens by which gradients are divided; a tensor, so that a CUDA graph reads its value.
     """
 

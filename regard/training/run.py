@@ -223,6 +223,7 @@ def _claim(out: Path, stack: ExitStack) -> list[Path]:
 
 
 def _create_folder(out: Path) -> list[Path]:
+    """Create the run folder; return the folders that did not exist, innermost first."""
     created: list[Path] = []
     for path in (out, *out.parents):
         if path.exists():

@@ -160,6 +160,7 @@ def _pad(source: RaggedArray, target: RaggedArray, pad: int, **rest: Any) -> Tex
 
 
 def _pack(source: RaggedArray, target: RaggedArray, pad: int, shape: PackedShape | None, **rest: Any) -> TextBatch:
+    """Concatenate all pairs in one row; inputs omit the last token of each target, labels the first."""
     first = _is_first(target)
     last = np.roll(first, -1)  # the token before the first token of a sentence is the last one of its neighbour
     lengths, inputs, labels = target.lengths - 1, target.tokens[~last], target.tokens[~first]
