@@ -61,12 +61,9 @@ def bench(
         raise UserError("--training and --attention are two benchmarks; choose one")
     if attention and len(runs) > 1:
         raise UserError(f"{runs[1]}: --attention times the heads of one model; give one run")
-    input_type = None
-    if training:
-        for run in runs:
-            open_run(Path(run))  # reports invalid runs before the first one is timed
-    else:
-        input_type = _common_input_type(runs)
+    for run in runs if training else ():
+        open_run(Path(run))  # reports invalid runs before the first one is timed
+    input_type = None if training else _common_input_type(runs)
     text_options: dict[str, object] = {"--src": src, "--ref": ref, "--tokenize": tokenize, "--plot": plot}
     if training:
         reject_options("--training", text_options | {"--batch": batch})
@@ -112,11 +109,7 @@ def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Pat
 
 
 def _common_input_type(runs: Sequence[str]) -> str:
-    """Return what the models process; they are timed on the same inputs.
-
-    Raises:
-        UserError: A run has no model, or two models have different input types.
-    """
+    """Return what the models process, which must be the same: they are timed on the same inputs."""
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import is_exported

@@ -60,10 +60,7 @@ def describe_model(model: nn.Module) -> str:
 def build_card(folder: Path, library: str = "regard", usage: str = "") -> str:
     """Build the card of a model folder: architecture, training data if known, and scores.
 
-    Args:
-        folder: The model folder.
-        library: Name under which model hubs know the library that loads the files.
-        usage: A section that follows the title.
+    `library` is the name under which model hubs know the library that loads the files; `usage` follows the title.
     """
     config = read_config(folder)
     model = config["model"]

@@ -343,13 +343,7 @@ class Transformer(EncoderDecoder):
         return self._decode(x, encoder_output, mask, source_mask, positions)
 
     def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
-        """Return the state from which `step` decodes, with `beam_width` hypotheses per sentence.
-
-        Args:
-            encoder_output: Output of `encode`, (B, S, W).
-            layout: Layout of the encoder output.
-            beam_width: Number of hypotheses per sentence, K.
-        """
+        """Return the state from which `step` decodes an encoder output, with `beam_width` hypotheses per sentence."""
         blocks = [cast(DecoderBlock, block) for block in self.decoder]
         # Contiguous copies: every step reads all keys and values of a head.
         source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]

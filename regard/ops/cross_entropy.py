@@ -36,14 +36,9 @@ _MINUS_INFINITY = {torch.bfloat16: 0xFF80FF80 - 2**32, torch.float16: 0xFC00FC00
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
-    """Return the sum of the cross-entropies of x @ weightᵀ + bias, in float32 or better.
+    """Return the sum of the cross-entropies of x @ weightᵀ + bias, (N, V), in float32 or better.
 
-    Args:
-        x: Features, (N, W).
-        weight: Output weight, (V, W).
-        bias: Output bias, (V,).
-        labels: Labels, (N,). Rows with the label IGNORE_INDEX are ignored.
-        smoothing: Label smoothing.
+    Rows with the label IGNORE_INDEX are ignored.
     """
     backward = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     loss: Tensor = _linear_cross_entropy(x, weight, bias, labels, smoothing, matmul_dtype(x), backward)[0]

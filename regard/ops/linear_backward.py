@@ -184,10 +184,7 @@ def sum_columns(x: Tensor) -> Tensor:
 def activation_backward(grad: Tensor, saved: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
     """Return the gradient of an activation's input, (M, N), and its column sums, (N,).
 
-    Args:
-        grad: Gradient of the output.
-        saved: Output of ReLU, or input of GELU.
-        activation: Name of the activation.
+    `grad` is the gradient of the output, and `saved` the output of ReLU, or the input of GELU.
     """
     if dispatch.kernels_apply(grad, saved):
         grad = grad.contiguous()

@@ -131,15 +131,8 @@ class Translator:
         if device.type != "cpu":  # on CPU, the precision applies to linear layers only
             for model in models:
                 model.to(getattr(torch, chosen))
-        longest_source = min((each.longest_source for each in metadata if each.longest_source), default=None)
-        translator = cls(
-            models[0],
-            vocabularies[0],
-            metadata[0].languages,
-            models[1:],
-            precision=chosen,
-            longest_source=longest_source,
-        )
+        translator = cls(models[0], vocabularies[0], metadata[0].languages, models[1:], precision=chosen)
+        translator.longest_source = min((each.longest_source for each in metadata if each.longest_source), default=None)
         translator._folder = folders[0]
         return translator
 
@@ -271,10 +264,7 @@ class Translator:
         trees: bool,
         snapshots: bool,
     ) -> list[list[Hypothesis]]:
-        """Generate, rerank and align the n best translations of each sentence; see `hypotheses` for the arguments.
-
-        Hooks on attention are called once, in a forward pass over the best translations.
-        """
+        """Generate, rerank and align the n best translations of each sentence; see `hypotheses` for the arguments."""
         sources = [request.source for request in requests]
         found: dict[int, list[TokenHypothesis]] = {}
         with self._inference() as hooks_disabled:

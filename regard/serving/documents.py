@@ -270,11 +270,8 @@ def _aligned_spans(
     """Yield the span of each sentence, and of each target token with the source token of the largest weight."""
     starts = zip(split.starts, target_starts, strict=True)
     for sentence, translation, (source_start, target_start) in zip(split.sentences, translations, starts, strict=True):
-        yield AlignedSpan(
-            _shift((0, len(sentence.text)), source_start),
-            _shift((0, len(translation.text)), target_start),
-            is_sentence=True,
-        )
+        source_end, target_end = source_start + len(sentence.text), target_start + len(translation.text)
+        yield AlignedSpan((source_start, source_end), (target_start, target_end), is_sentence=True)
         alignment = translation.alignment
         if alignment is None:
             continue

@@ -39,15 +39,7 @@ class ServedModel:
 
 
 class ServedModels:
-    """All served models, in the order in which they were given.
-
-    Args:
-        load_requests: The models to load.
-        limits: Limits of requests and queues.
-        metrics: Counters of the server.
-        start_worker: Starts a worker process, which loads a model.
-        workers: Number of worker processes per model.
-    """
+    """All served models, in the order in which they were given."""
 
     def __init__(
         self,

@@ -71,19 +71,10 @@ def save_checkpoint(
     processes: Processes | None = None,
     sharded: bool = False,
 ) -> None:
-    """Write a checkpoint and delete all but the newest ones. All processes must call it.
+    """Write a checkpoint to the folder of checkpoints and delete all but the newest `keep`. All processes must call it.
 
-    Args:
-        folder: The folder of all checkpoints.
-        step: Number of finished steps.
-        tensors: Result of `TrainingState.tensors`.
-        values: Result of `TrainingState.values`.
-        keep: Number of checkpoints to keep.
-        processes: All processes of the run; a single one by default.
-        sharded: Whether every process writes its shards of the tensors; otherwise the main process writes everything.
-
-    Raises:
-        UserError: One of the processes cannot write; existing checkpoints are unchanged.
+    If `sharded`, every process writes its shards of the tensors; otherwise the main process writes everything. If one
+    of them cannot write, all raise a UserError, and existing checkpoints are unchanged.
     """
     processes = processes or Processes()
     target, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}"

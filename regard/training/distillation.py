@@ -132,16 +132,10 @@ def format_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
 
 
 class Provenance:
-    """A JSON file next to the output that records its inputs; `--resume` continues only if they are unchanged.
-
-    Args:
-        output: File with the translations.
-        teachers: Fingerprints of the models.
-        corpus: Result of `Corpus.measure`: the number of lines and their checksum.
-        settings: Settings of the distillation.
-    """
+    """A JSON file next to the output that records its inputs; `--resume` continues only if they are unchanged."""
 
     def __init__(self, output: Path, teachers: Sequence[str], corpus: tuple[int, str], settings: Distillation) -> None:
+        """`teachers` are fingerprints of models, `corpus` is the result of `Corpus.measure`."""
         self.path = output.with_name(f"{output.name}.json")
         self.origin: dict[str, Any] = {
             "teachers": list(teachers),

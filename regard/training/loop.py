@@ -50,16 +50,7 @@ class RunResult:
 
 
 class TrainingLoop(Generic[B]):
-    """Trains and validates a model, and saves checkpoints, the best and the last model.
-
-    Args:
-        task: The model and its data.
-        optim: Settings of the optimiser.
-        training: Settings of the run, such as the number of steps and the intervals of validation.
-        out: The run folder.
-        progress: Prints the progress.
-        processes: All processes of the run; a single one by default.
-    """
+    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`."""
 
     def __init__(
         self,

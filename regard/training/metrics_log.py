@@ -31,10 +31,7 @@ class MetricsLog:
 
     @contextmanager
     def open(self, step: int) -> Iterator[None]:
-        """Open the log for the steps after `step`: the TensorBoard events, if enabled; `write` opens log.jsonl.
-
-        TensorBoard events of later steps, written by a killed process, are purged.
-        """
+        """Open the log for the steps after `step`. TensorBoard events of them, written by a killed process, are purged."""
         if not self.tensorboard:
             yield
             return

@@ -81,17 +81,9 @@ def fingerprint_file(path: Path, before: Fingerprints | None = None) -> Fingerpr
 def make_shared_store(
     store: Path, make: Callable[[Path], None], what: str, settings: Mapping[str, Any], progress: Progress
 ) -> None:
-    """Create a shared store, unless one with the same settings exists; other runs wait.
+    """Create a shared store of `what`, unless one with the same settings exists; other runs wait.
 
-    Args:
-        store: Folder of the store.
-        make: Writes the store into an empty folder.
-        what: What the store contains, for errors.
-        settings: Settings on which its content depends; they are compared with those of an existing store.
-        progress: Prints that this run waits.
-
-    Raises:
-        UserError: The folder is not such a store, or it was made with other settings.
+    `make` writes the store into an empty folder.
     """
     store.parent.mkdir(parents=True, exist_ok=True)
     with lock_folder(store.parent, lambda: progress.print(f"waiting for another run to create {store}")):

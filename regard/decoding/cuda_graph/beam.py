@@ -34,15 +34,6 @@ CHUNK = 2048
 class BeamState:
     """The hypotheses of a search of fixed shape. Step 0 of a hypothesis is BOS.
 
-    Args:
-        sentences: Number of sentences, B.
-        beam_width: Number of hypotheses per sentence, K.
-        steps: Maximum number of steps, T.
-        bos: Token with which every hypothesis starts.
-        eos: Token with which every hypothesis ends.
-        vocabulary: Number of tokens, V.
-        device: Device of all tensors.
-
     Attributes:
         step: Number of finished steps, (1,).
         slots: Slot of the token of each step, for K live and K finished hypotheses, (B, 2K, T + 1).

@@ -70,9 +70,6 @@ class StaticDecoderState(DecoderState):
         model: The model to decode with.
         shape: Sizes of the search: B sentences, K hypotheses per sentence, S source and T target tokens.
         slots: Slot of each hypothesis's token among the K tokens of each step, (B, K, T), which beam search updates.
-
-    Attributes:
-        step: Number of finished steps, (1,).
     """
 
     def __init__(self, model: Transformer, shape: SearchShape, slots: Tensor) -> None:
@@ -81,7 +78,7 @@ class StaticDecoderState(DecoderState):
         blocks = [cast(DecoderBlock, block) for block in model.decoder]
         L, H, D = len(blocks), config.heads, config.width // config.heads
         self.model, self.shape, self.slots = model, shape, slots
-        self.step = torch.zeros(1, dtype=torch.long, device=device)
+        self.step = torch.zeros(1, dtype=torch.long, device=device)  # number of finished steps
         # Keys and values are zeros at first: the weight of a masked value is 0, but 0 · NaN is NaN.
         self._keys_values = weight.new_zeros(L, 2, B, H, T * K, D)
         self._stored = torch.zeros(B, dtype=torch.long, device=device)  # tokens in the cache after this step

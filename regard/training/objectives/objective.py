@@ -48,12 +48,7 @@ class ObjectiveSettings(Objective):
 
 
 class TranslationObjective:
-    """Computes the loss of a batch at a step.
-
-    Args:
-        settings: Settings of the objective.
-        label_smoothing: Probability that is distributed over all tokens of the vocabulary.
-        compiled: Whether the loss of batches of fixed shape is compiled.
+    """Computes the loss of a batch at a step. If `compiled`, the loss of batches of fixed shape is compiled.
 
     Attributes:
         samples: Whether scheduled sampling applies to the current step.
