@@ -17,7 +17,7 @@ from regard.serving.model_runner import load_runner
 from tests.conftest import SMALL, Command, settings_of, toy_pairs
 from tests.extensions import extensions as extensions
 from tests.images import TINY, paint
-from tests.test_package import DOCS, blocks, commands
+from tests.test_package import DOCS, blocks, commands, links
 
 SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
 VIEWS = SHORT | {"batch.pairs": 4, "data.hold_out": 2, "model.preset": "micro", "model.patch": 4}
@@ -92,8 +92,6 @@ def test_every_guide_with_python_examples_is_run() -> None:
 CHINESE_PAGES = [
     page for page in sorted((DOCS / "zh").rglob("*.md")) if (DOCS / page.relative_to(DOCS / "zh")).is_file()
 ]
-SHORTER = {"guide.md", "quantisation.md", "objectives.md", "index.md"}
-"""Chinese pages that omit sections of the English page."""
 
 
 def code_blocks(page: Path) -> list[tuple[str, str]]:
@@ -108,12 +106,27 @@ def code_blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", CHINESE_PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_chinese_page_has_the_code_blocks_of_the_english_one(page: Path) -> None:
-    english = code_blocks(DOCS / page.relative_to(DOCS / "zh"))
-    chinese = code_blocks(page)
-    if page.name in SHORTER:
-        assert [block for block in chinese if block not in english] == []
-    else:
-        assert chinese == english
+    assert code_blocks(page) == code_blocks(DOCS / page.relative_to(DOCS / "zh"))
+
+
+def test_every_tutorial_and_how_to_guide_has_a_chinese_page() -> None:
+    navigation = (DOCS.parent / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    english = navigation.partition("- Tutorials:")[2].partition("- Reference:")[0]
+    pages = re.findall(r"- ([\w./-]+\.(?:md|ipynb))$", english, re.M)
+    assert {"guide.md", "extending/task.md", "guides/moving.md", "course/01_attention.ipynb"} <= set(pages)
+    assert [page for page in pages if not (DOCS / "zh" / page).is_file()] == []
+
+
+@pytest.mark.parametrize("page", CHINESE_PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_chinese_page_links_to_chinese_pages(page: Path) -> None:
+    """The English version of the page itself may be linked, for its generated tables."""
+    found = []
+    for target in links(page.read_text("utf-8")):
+        linked = (page.parent / target.partition("#")[0]).resolve()
+        chinese = DOCS / "zh" / linked.relative_to(DOCS)
+        if linked.suffix == ".md" and not linked.is_relative_to(DOCS / "zh") and chinese.is_file() and chinese != page:
+            found.append(target)
+    assert found == []
 
 
 def test_readmes_have_the_same_code_blocks() -> None:

@@ -34,6 +34,8 @@ PHRASES = (
     r"\bhow far it has come\b",
     r"\bno more than that asks\b",
 )
+CHINESE_PHRASES = ("集束", "波束", "令牌", "位置嵌入", "自关注", "计划抽样", "[「」]")
+"""Other translations of terms in docs/zh/glossary.md."""
 SUFFIXES = {".py", ".md", ".js", ".css", ".html", ".yaml", ".yml", ".toml", ".sh", ".cfg", ""}
 EXEMPT = ("tests/test_language.py", "docs/LOG.md", "tools/corpus/")
 """The log may quote old names, and sentences of the corpus contain ordinary words."""
@@ -56,6 +58,14 @@ def test_prose_uses_standard_terms() -> None:
         if pattern.search(line)
     ]
     assert found == []
+
+
+def test_chinese_texts_use_the_terms_of_the_glossary() -> None:
+    pattern = re.compile("|".join(CHINESE_PHRASES))
+    pages = [*ROOT.glob("docs/zh/**/*.md"), *ROOT.glob("tools/course/*.py"), ROOT / "README.zh-CN.md"]
+    found = [str(page.relative_to(ROOT)) for page in pages if pattern.search(page.read_text("utf-8"))]
+    assert found == []
+    assert pattern.search("集束搜索")
 
 
 def test_old_phrases_are_recognised() -> None:

@@ -7,12 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
 
 import pytest
 import torch
 import typer
+import yaml
 
 import regard
 from regard.cli import app
@@ -178,6 +180,47 @@ def is_known(key: str) -> bool:
     except UserError as error:
         return "unknown key" not in str(error)
     return True
+
+
+GROUPS = "augmentation|batch|completion|data|init|model|objective|optim|search|tokenizer|training"
+NOT_SETTINGS = {"batch.labels", "batch.targets", "model.onnx"}
+"""Fields of batches in Python, and a file."""
+OTHER_RECIPES = ("shapes", "cifar10-swin", "croco-scenes")
+"""Built-in recipes of tasks and models with other settings than a translator."""
+
+
+def settings_named_in(text: str) -> set[str]:
+    """Return the keys of recipes in a page: those in backquotes, and those of YAML blocks that are no files."""
+    named = set(re.findall(rf"`((?:{GROUPS})\.[a-z_.]+)(?:[=:][^`]*)?`", text)) - NOT_SETTINGS
+    fragments = [yaml.safe_load(block) for block in blocks(text, "yaml")]
+    return named | {f"{group}.{key}" for fragment in fragments for group in fragment for key in fragment[group]}
+
+
+@cache
+def is_known_in_any_recipe(key: str) -> bool:
+    changes = [(None, ["model.kind=nat", f"{key}=null"]), *[(Path(name), [f"{key}=null"]) for name in OTHER_RECIPES]]
+    if is_known(key):
+        return True
+    for recipe, values in changes:
+        try:
+            load_recipe(recipe, values, {} if recipe else {"data.builtin": "en-zh"})
+        except UserError as error:
+            if "unknown key" in str(error):
+                continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("LOG.md", "moving.md")], ids=page_name)
+def test_settings_named_in_a_page_exist(page: Path) -> None:
+    """moving.md names the settings of other toolkits too, and the log those of earlier versions."""
+    assert [key for key in sorted(settings_named_in(page.read_text("utf-8"))) if not is_known_in_any_recipe(key)] == []
+
+
+def test_unknown_settings_in_a_page_are_detected() -> None:
+    text = "`model.hights`, `optim.lr=1e-3`, `model.onnx`\n\n```yaml\nmodel: {attention: linear}\n```\n"
+    assert settings_named_in(text) == {"model.hights", "optim.lr", "model.attention"}
+    assert not is_known_in_any_recipe("model.hights")
 
 
 PAGES_WITH_PYTHON = [  # tests/test_extending.py and tests/test_guides.py run pages of files and commands too

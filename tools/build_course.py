@@ -1,8 +1,8 @@
 """The notebooks of the course, docs/course and docs/zh/course, built from the scripts in tools/course.
 
-python tools/build_course.py                 run all scripts and write the notebooks with their outputs
-python tools/build_course.py 03_heads        only these chapters
-python tools/build_course.py --check         exit with code 1 if a notebook does not have the cells of its script
+python -m tools.build_course                 run all scripts and write the notebooks with their outputs
+python -m tools.build_course 03_heads        only these chapters
+python -m tools.build_course --check         exit with code 1 if a notebook does not have the cells of its script
 
 A script is in Jupytext's percent format. Its code is shared by both languages; Markdown cells are marked
 `# %% [markdown] lang="en"` or `lang="zh"`.
@@ -20,6 +20,8 @@ from typing import Any
 import jupytext
 import nbformat
 
+from tools.chinese_lines import join_lines
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "tools" / "course"
 FOLDERS = {"en": ROOT / "docs" / "course", "zh": ROOT / "docs" / "zh" / "course"}
@@ -32,7 +34,11 @@ def scripts() -> list[Path]:
 
 def cells_of(script: Path, language: str) -> list[Any]:
     """Return the cells of a chapter in one language."""
-    return [cell for cell in jupytext.read(script).cells if cell.metadata.get("lang", language) == language]
+    cells = [cell for cell in jupytext.read(script).cells if cell.metadata.get("lang", language) == language]
+    for cell in cells:
+        if language == "zh" and cell.cell_type == "markdown":
+            cell.source = join_lines(cell.source)
+    return cells
 
 
 def run_cells(script: Path) -> list[list[Any]]:
@@ -99,11 +105,10 @@ def outdated() -> list[str]:
 
 def main() -> None:
     """Build the notebooks, or check them."""
-    sys.path.insert(0, str(ROOT))
     arguments = sys.argv[1:]
     if "--check" in arguments:
         if found := outdated():
-            sys.exit(f"out of date: {', '.join(found)}; run python tools/build_course.py")
+            sys.exit(f"out of date: {', '.join(found)}; run python -m tools.build_course")
         return
     for script in scripts():
         if not arguments or script.stem in arguments:

@@ -7,14 +7,15 @@
 # %% [markdown] lang="en"
 # # 2. Masks, and where q, k and v come from
 #
-# A decoder writes 我 喜欢 苹果 from left to right. When it learns to predict 喜欢, it must not see 喜欢 or 苹果. The **causal mask**
-# forbids every query to attend to later positions.
+# A translator has two halves: the **encoder** reads the source sentence, the **decoder** writes the translation. For "I love apples" it
+# writes 我 喜欢 苹果 (I, love, apples) from left to right. When it learns to predict 喜欢, it must not see 喜欢 or 苹果. The
+# **causal mask** forbids every query to attend to later positions.
 
 # %% [markdown] lang="zh"
 # # 2. 掩码，以及 q、k、v 从哪来
 #
-# 解码器从左到右生成「我 喜欢 苹果」。训练它预测「喜欢」的时候，不能让它看到「喜欢」和「苹果」。**因果掩码**（causal mask）的作用
-# 就是不让任何一个 query 看到它后面的位置。
+# 翻译模型分两半：**编码器**（encoder）读原文，**解码器**（decoder）写译文。原文是 “I love apples”，解码器就从左到右写出“我 喜欢 苹果”。
+# 训练它预测“喜欢”的时候，不能让它看到“喜欢”和“苹果”。**因果掩码**（causal mask）的作用就是不让任何一个查询看到它后面的位置。
 
 # %%
 import torch
@@ -34,8 +35,8 @@ for word, row in zip(words, masked[0, 0].softmax(-1).tolist(), strict=True):
 # is *allowed*, and the causal mask has a name:
 
 # %% [markdown] lang="zh"
-# 不允许看的位置分数是 −∞，权重 e^(−∞) **精确地**等于 0，剩下的权重加起来仍然是 1。在 regard 里，掩码表示的是「允许看什么」，
-# 因果掩码直接用名字指定：
+# 不允许看的位置分数是 −∞，权重 e^(−∞) **恰好**等于 0，剩下的权重加起来仍然是 1。在 regard 里，掩码表示的是*可以看*什么；
+# 因果掩码有现成的写法：
 
 # %%
 import regard
@@ -53,7 +54,7 @@ print("the first two outputs are unchanged:", torch.equal(causal[..., :2, :], ch
 # may attend. A query that may attend to nothing at all has the context zero, not NaN.
 
 # %% [markdown] lang="zh"
-# 掩码还有第二个用处。一个 batch 里的句子长短不一，短句要用 padding 补齐，而 padding 是谁都不该看的。如果某个 query 什么都不能看，
+# 掩码还有第二个用处。一个 batch 里的句子长短不一，短句要用填充（padding）补齐，填充的部分谁都不能看。如果某个查询什么都不能看，
 # 它的输出是零向量，而不是 NaN。
 
 # %%
@@ -77,10 +78,10 @@ print(regard.attend(q3, k3, v3, mask)[2].abs().max())  # the row without tokens
 # %% [markdown] lang="zh"
 # ## q、k、v 都是 x 的投影
 #
-# q、k、v 是从哪来的？每个 token 只有一个向量 x，三个可学习的矩阵把它变成三种角色：
+# q、k、v 是从哪来的？每个词元只有一个向量 x，三个可学习的矩阵把它变成三种角色：
 #
-# - **q = x·W_Q**：这个 token 想找什么；
-# - **k = x·W_K**：这个 token 能提供什么；
+# - **q = x·W_Q**：这个词元想找什么；
+# - **k = x·W_K**：这个词元能提供什么；
 # - **v = x·W_V**：别人看它的时候，它交出什么内容。
 #
 # 它们的宽度可以不同：q 和 k 的宽度必须一致，v 的宽度只决定输出的宽度。
@@ -94,10 +95,35 @@ context = regard.attend(q[:, None], k[:, None], v[:, None])
 print("context:", tuple(context.shape))
 
 # %% [markdown] lang="en"
+# One often reads that every token scores itself highest. This holds if q and k are both x, because a vector is most similar to itself.
+# With two separate matrices it does not hold. We count how often a token chooses itself, with 16 tokens and 100 random choices of the
+# matrices:
+
+# %% [markdown] lang="zh"
+# 常有人说，每个词元给自己的分数最高。如果 q 和 k 都直接取 x，确实如此，因为向量和自己最像。可是有了两个不同的矩阵，这个说法就不成立了。
+# 数一数词元选中自己的比例，每次 16 个词元，矩阵随机取 100 次：
+
+# %%
+def chooses_itself(project) -> float:
+    counts = [(project(x) == torch.arange(16)).float().mean() for x in torch.randn(100, 16, 64)]
+    return torch.stack(counts).mean().item()
+
+def with_matrices(x):
+    W_Q, W_K = torch.randn(2, 64, 64)
+    return (x @ W_Q @ (x @ W_K).T).argmax(-1)
+
+print(f"q = k = x:          {chooses_itself(lambda x: (x @ x.T).argmax(-1)):.2f}")
+print(f"q = xW_Q, k = xW_K: {chooses_itself(with_matrices):.2f}, by chance {1 / 16:.2f}")
+
+# %% [markdown] lang="en"
+# What a token looks at is therefore learned: training changes W_Q and W_K.
+#
 # With x from one sequence this is **self-attention**. In **cross-attention**, q comes from the decoder and k and v come from the
 # encoder: the translation asks, the source answers. One module does both:
 
 # %% [markdown] lang="zh"
+# 可见词元看哪里是学出来的：训练改变的正是 W_Q 和 W_K。
+#
 # x 全部来自同一个序列，就是**自注意力**（self-attention）。在**交叉注意力**（cross-attention）里，q 来自解码器，k 和 v 来自编码器：
 # 译文提问，原文回答。两者用的是同一个模块：
 

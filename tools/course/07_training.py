@@ -7,13 +7,15 @@
 # %% [markdown] lang="en"
 # # 7. Training
 #
-# We train a translator on 36 sentences in a few seconds. The sentences combine three subjects, three verbs and four objects; six
-# combinations are held out. The Chinese words are separated by spaces, so that every word is one token.
+# We train a translator in a few seconds. Three subjects, three verbs and four objects make 36 sentences; 30 of them are for training, and
+# six are held out to test the model on sentences that it has never seen. The Chinese words are separated by spaces, so that every word
+# is one token.
 
 # %% [markdown] lang="zh"
 # # 7. 训练
 #
-# 用 36 个句子训练一个翻译模型，几秒就够。句子由三个主语、三个动词和四个宾语组合而成，其中六种组合留作测试。为了看得清楚，中文按词分开写，一个词就是一个 token。
+# 训练一个翻译模型，几秒就够。三个主语、三个动词、四个宾语，一共组成 36 个句子：30 句用来训练，留出 6 句做测试，模型从来没有见过它们。
+# 为了看得清楚，中文按词分开写，一个词就是一个词元。
 
 # %%
 import torch
@@ -37,13 +39,14 @@ bos, eos = index["<bos>"], index["<eos>"]
 # ## Teacher forcing
 #
 # The decoder reads the *reference* shifted by one: it sees `<bos> 我 喜欢` and has to predict `我 喜欢 苹果 <eos>`. The causal mask
-# makes all positions predict at the same time, each from what stands before it.
+# makes all positions predict at the same time, each from what stands before it. The loss is the cross-entropy with label smoothing 0.1
+# (the target has the probability 0.9 and the rest is spread over the vocabulary), so even a perfect model has a loss above 0.
 
 # %% [markdown] lang="zh"
 # ## Teacher forcing
 #
 # 解码器读的是右移一位的*参考译文*：看到 `<bos> 我 喜欢`，要预测 `我 喜欢 苹果 <eos>`。有了因果掩码，所有位置可以同时预测，
-# 每个位置都只依据它前面的内容。
+# 每个位置都只依据它前面的内容。损失是交叉熵，标签平滑取 0.1，也就是正确的词元占 0.9 的概率，其余分给整个词表，所以再好的模型损失也不会到 0。
 
 # %%
 source = torch.tensor([[*encode(english), eos] for english, _ in train])        # I love apples <eos>
@@ -70,10 +73,21 @@ for step in range(121):
     if step % 30 == 0:
         print(f"step {step:3}: loss {loss.item():.3f}")
 
+# %% [markdown] lang="en"
+# ## Translating: one token after the other
+#
+# To translate, there is no reference to read. **Autoregressive decoding** starts with `<bos>`, takes the most probable next token, feeds
+# it back, and continues until the model predicts `<eos>`:
+
+# %% [markdown] lang="zh"
+# ## 翻译：一次一个词元
+#
+# 翻译的时候没有参考译文可读。**自回归解码**从 `<bos>` 开始，取概率最大的词元，接在后面再喂回去，直到模型给出 `<eos>`：
+
 # %%
 @torch.no_grad()
 def translate(model: regard.Transformer, english: str) -> str:
-    """Autoregressive decoding: start symbol in, one token out, fed back until the end symbol."""
+    """Return the translation of a sentence: start symbol in, one token out, fed back until the end symbol."""
     state = model.start(model.encode(torch.tensor([[*encode(english), eos]])))  # keys and values are kept in the state
     token, words = bos, []
     while len(words) < 10:
@@ -89,6 +103,8 @@ for english, chinese in test:
     print(f"{english} → {translate(model, english)}  (reference: {chinese})")
 
 # %% [markdown] lang="en"
+# All six held-out sentences are translated correctly: the model has learned words, not sentences.
+#
 # ## Scheduled sampling
 #
 # In training the decoder always continues a correct prefix. In use it continues its own, which may contain a mistake: *exposure bias*.
@@ -96,10 +112,12 @@ for english, chinese in test:
 # passes: predict every token under teacher forcing, replace some inputs by these predictions, and train on the second pass.
 
 # %% [markdown] lang="zh"
-# ## Scheduled sampling
+# 留出的六句全部译对：模型学到的是词，不是整句。
+#
+# ## 计划采样
 #
 # 训练时解码器总是接着正确的前缀往下写；实际使用时接的是它自己写的前缀，里面可能有错，这叫*曝光偏差*（exposure bias）。
-# Scheduled sampling 把模型自己的预测混进解码器的输入，比例逐渐增大。Transformer 的做法分两遍：先用 teacher forcing 预测每个 token，
+# **计划采样**（scheduled sampling）把模型自己的预测混进解码器的输入，比例逐渐增大。Transformer 的做法分两遍：先用 teacher forcing 预测每个词元，
 # 再把一部分输入换成这些预测，用第二遍的结果训练。
 
 # %%
@@ -114,19 +132,19 @@ print("reference:", [vocabulary[token] for token in target_in[0]])
 print("mixed:    ", [vocabulary[token] for token in mixed[0]])
 
 # %% [markdown] lang="en"
-# In a recipe this is `objective.scheduled_sampling: {half_life: 2000}`.
+# In a recipe, the file with the settings of a run, this is `objective.scheduled_sampling: {half_life: 2000}`.
 #
 # ## Guided attention
 #
-# Attention can be steered from outside. One way is a further loss: where the words correspond, the cross-attention should have its
-# weight there. In our sentences word i of the source belongs to word i of the target, so the loss pulls the weights to the diagonal:
+# Attention can be steered from outside. One way is a further loss: the cross-attention of a target word should be on the source word that
+# it translates. In our sentences word i of the source belongs to word i of the target, so the loss pulls the weights to the diagonal:
 
 # %% [markdown] lang="zh"
-# 在 recipe 里对应的是 `objective.scheduled_sampling: {half_life: 2000}`。
+# 在 recipe（一次训练的设置文件）里对应的是 `objective.scheduled_sampling: {half_life: 2000}`。
 #
-# ## Guided attention
+# ## 引导注意力
 #
-# 注意力可以从外部引导。一种办法是再加一项损失：哪些词彼此对应，交叉注意力的权重就应该落在哪里。
+# 注意力可以从外部引导，这叫**引导注意力**（guided attention）。一种办法是再加一项损失：哪些词彼此对应，交叉注意力的权重就应该落在哪里。
 # 在我们的句子里，原文第 i 个词正好对应译文第 i 个词，于是这项损失把权重往对角线上拉：
 
 # %%
@@ -150,14 +168,34 @@ for guidance in (0.0, 1.0):
     print(f"weight of the guidance {guidance}: loss {loss:.3f}, attention on the corresponding word {share:.2f}")
 
 # %% [markdown] lang="en"
-# Both translate; with guidance the attention map can be read as a word alignment. In a recipe:
-# `objective.guided_attention: {prior: diagonal, steps: 1000}`, with a weight that decreases to zero over these steps. [Objectives](../objectives.md) shows what both methods gain on real data.
+# Both losses are about equal; with guidance the attention map can be read as a word alignment. In a recipe:
+# `objective.guided_attention: {prior: diagonal, steps: 1000}`, with a weight that decreases to zero over these steps.
+# [Objectives](../objectives.md) measures both methods on a larger corpus.
+#
+# The other way changes the scores themselves: a bias is added to them before the softmax, in training or afterwards. A bias of 3 on
+# the second of four equal keys:
+
+# %% [markdown] lang="zh"
+# 两个模型的损失差不多；有引导的那个，注意力图可以直接当词对齐来读。在 recipe 里写
+# `objective.guided_attention: {prior: diagonal, steps: 1000}`，权重在这些步之内线性降到零。
+# 这两种方法在更大的语料上效果如何，见[训练目标](../objectives.md)的实测。
+#
+# 另一种办法是直接改分数：在 softmax 之前加上一个偏置（bias），训练时可以加，训练好之后也可以加。
+# 四个键原本不相上下，给第二个键加 3：
+
+# %%
+q, k = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 4, 4)  # all scores are 0
+v = torch.eye(4)[None, None]  # the context is the attention weights, as in chapter 1
+bias = torch.tensor([0.0, 3.0, 0.0, 0.0]).view(1, 1, 1, 4)
+print("without:", [round(weight, 2) for weight in regard.attend(q, k, v)[0, 0, 0].tolist()])
+print("with:   ", [round(weight, 2) for weight in regard.attend(q, k, v, bias=bias)[0, 0, 0].tolist()])
+
+# %% [markdown] lang="en"
+# Swin, in chapter 10, learns such a bias for the distance of two patches.
 #
 # **Next**: [search](08_search.ipynb).
 
 # %% [markdown] lang="zh"
-# 两个模型都会翻译；有引导的那个，注意力图可以直接当词对齐来读。在 recipe 里写
-# `objective.guided_attention: {prior: diagonal, steps: 1000}`，权重在这些步之内线性降到零。
-# 这两种方法在真实数据上有多大收益，见[训练目标](../../objectives.md)。
+# 第 10 章的 Swin 就为两个图块的相对位置学了这样一个偏置。
 #
 # **下一章**：[搜索](08_search.ipynb)。

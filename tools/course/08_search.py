@@ -12,10 +12,10 @@
 # tokens and 20 positions there are 32,000²⁰. We use a model small enough to try everything: a table of probabilities.
 
 # %% [markdown] lang="zh"
-# # 8. 搜索：贪心、集束与长度惩罚
+# # 8. 搜索：贪心、束搜索与长度惩罚
 #
-# 训练好的模型给出下一个 token 的概率。译文是一整个序列，它的概率是各个 token 概率的乘积（取对数就是求和）。哪个序列概率最大？
-# 穷举做不到：32,000 个 token、20 个位置，就有 32,000²⁰ 种可能。这里用一个小到可以穷举的「模型」：一张概率表。
+# 训练好的模型给出下一个词元的概率。译文是一整个序列，它的概率是各个词元概率的乘积（取对数就是求和）。哪个序列概率最大？
+# 穷举做不到：32,000 个词元、20 个位置，就有 32,000²⁰ 种可能。这里用一个小到可以穷举的“模型”：一张概率表。
 
 # %%
 import math
@@ -46,7 +46,7 @@ print(f"exhaustive: {best} with probability {probability(best):.3f}")
 # best prefixes. It lies between greedy (k = 1) and exhaustive search (k = everything).
 
 # %% [markdown] lang="zh"
-# 贪心搜索一上来就选了看起来更好的 A，再也没机会知道 B 会带来更好的句子。**集束搜索**（beam search）每一步保留最好的 k 个前缀，
+# 贪心搜索一上来就选了看起来更好的 A，再也没机会知道 B 会带来更好的句子。**束搜索**（beam search）每一步保留最好的 k 个前缀，
 # 介于贪心（k = 1）和穷举（k = 全部）之间。
 
 # %%
@@ -61,7 +61,8 @@ def beam_search(k: int) -> list[tuple[str, float]]:
         beam = [candidate for candidate in beam if candidate[1] > max((p for _, p in finished), default=0)]
     return sorted(finished, key=lambda candidate: -candidate[1])
 
-print("best:", beam_search(k=2)[0])
+sentence, p = beam_search(k=2)[0]
+print(f"best: {sentence} with probability {p:.3f}")
 
 # %% [markdown] lang="en"
 # ## Length penalty
@@ -73,8 +74,8 @@ print("best:", beam_search(k=2)[0])
 # %% [markdown] lang="zh"
 # ## 长度惩罚
 #
-# 每多一个 token，概率就要再乘上一个小于 1 的数，所以对数概率之和天然偏爱短句。长度惩罚把它除以 length^α：α = 0 等于不惩罚，
-# α = 1 就是每个 token 的平均值。句子 1 短而平庸，句子 2 长，但每一步都不错：
+# 每多一个词元，概率就要再乘上一个小于 1 的数，所以对数概率之和天然偏爱短句。长度惩罚把它除以 length^α：α = 0 等于不惩罚，
+# α = 1 就是每个词元的平均值。句子 1 短而平庸，句子 2 长，但每一步都不错：
 
 # %%
 sentences = {"sentence 1": [-1.2, -1.3], "sentence 2": [-0.6] * 6}
@@ -85,28 +86,58 @@ for alpha in (0.0, 0.6, 1.0):
 # %% [markdown] lang="en"
 # ## The same in regard
 #
-# `SearchSettings` holds the width of the beam, α and more. With `trees=True` a hypothesis carries the whole beam, as the web page draws
-# it. Here with a tiny untrained model, which only shows the mechanics:
+# A real model has the same problem. We train one in a few seconds on a single sentence, 我喜欢苹果, for which four translators write
+# "I like apples", three "I love apples" and three "I love eating apples":
 
 # %% [markdown] lang="zh"
 # ## 在 regard 里
 #
-# `SearchSettings` 里有集束宽度、α 等设置。加上 `trees=True`，结果会带上整棵搜索树，网页上画的就是它。
-# 这里用一个没有训练过的小模型，只看机制：
+# 真正的模型也会遇到同样的问题。下面只用一个句子训练一个模型，几秒就够：“我喜欢苹果”，四个译者译成 “I like apples”，三个译成 “I love apples”，
+# 三个译成 “I love eating apples”：
 
 # %%
 import torch
+import torch.nn.functional as F
 import regard
-from regard.data.text.tokenizer import Vocabularies
+
+translations = {"I like apples": 4, "I love apples": 3, "I love eating apples": 3}
+tokenizer = regard.Tokenizer.train([*translations, "我喜欢苹果"] * 2, size=300, kind="word")
+rows = [[tokenizer.BOS, *tokenizer.encode(text), tokenizer.EOS] for text, count in translations.items() for _ in range(count)]
+target = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=tokenizer.PAD)
+source = torch.tensor([[*tokenizer.encode("我喜欢苹果"), tokenizer.EOS]] * len(rows))
 
 torch.manual_seed(0)
-tokenizer = regard.Tokenizer.train(["我 喜欢 苹果", "I love apples"], size=290, kind="word")
-model = regard.Transformer(regard.TransformerConfig.tiny(len(tokenizer.vocabulary))).eval()
-translator = regard.Translator(model, Vocabularies(tokenizer, tokenizer), ("en", "zh"))
-settings = regard.SearchSettings(beam=3, alpha=0.6, max_length=4)
-best = translator.hypotheses(["I love apples"], settings, trees=True)[0][0]
-for item in best.tree[:8]:
-    print(f"step {item.node.step}: {item.subword!r:10} cumulative log-probability {item.node.cumulative_log_prob:6.2f}  {item.node.outcome}")
+config = regard.TransformerConfig.small(
+    len(tokenizer.vocabulary), width=64, hidden=128, encoder_layers=1, decoder_layers=1, heads=4, dropout=0.0
+)
+model = regard.Transformer(config)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+for step in range(100):
+    logits = model(source, target[:, :-1])
+    loss = F.cross_entropy(logits.transpose(1, 2), target[:, 1:], ignore_index=tokenizer.PAD)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+translator = regard.Translator(model.eval(), regard.Vocabularies(tokenizer, tokenizer), ("zh", "en"))
+for beam in (1, 3):
+    settings = regard.SearchSettings(beam=beam, length_penalty="none")
+    best = translator.hypotheses(["我喜欢苹果"], settings, trees=True)[0][0]
+    print(f"beam {beam}: {best.text}, probability {math.exp(best.score):.2f}")
+
+# %% [markdown] lang="en"
+# Greedy search takes "love" (six of ten translators) and then has to choose between "apples" and "eating" (three each). The beam finds
+# "I like apples" (four of ten). `SearchSettings` holds the width of the beam, the length penalty and more; with `trees=True` a hypothesis
+# carries the whole beam, as the web page draws it. The hypotheses with a probability above 1 %:
+
+# %% [markdown] lang="zh"
+# 贪心搜索先选了 “love”（十个译者里有六个这么译），接下来只能在 “apples” 和 “eating” 里选（各三个）。束搜索则找到了 “I like apples”（十个里有四个）。
+# `SearchSettings` 里有束宽、长度惩罚等设置；加上 `trees=True`，结果会带上整棵搜索树，网页上画的就是它。概率超过 1 % 的候选如下：
+
+# %%
+for item in best.tree:
+    if (p := math.exp(item.node.cumulative_log_prob)) > 0.01:
+        print(f"step {item.node.step}: {item.subword:10} probability so far {p:.2f}  {item.node.outcome}")
 
 # %% [markdown] lang="en"
 # **Next**: [autoregressive and non-autoregressive decoding](09_nat.ipynb).

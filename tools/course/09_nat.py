@@ -7,15 +7,15 @@
 # %% [markdown] lang="en"
 # # 9. Autoregressive and non-autoregressive decoding
 #
-# The decoder of the last chapters is **autoregressive** (AT): n tokens need n passes, because each token is an input of the next. A
-# **non-autoregressive** model (NAT) predicts all tokens in one pass. Two questions arise: how long is the translation, and what is
+# The decoder of the last chapters is **autoregressive** (AT): n tokens need n passes, because each token is an input of the next, and one
+# more pass for the end symbol. A **non-autoregressive** model (NAT) predicts all tokens in one pass. Two questions arise: how long is the translation, and what is
 # lost when the tokens do not see each other?
 
 # %% [markdown] lang="zh"
 # # 9. 自回归与非自回归解码
 #
-# 前几章的解码器都是**自回归**的（AT）：每个 token 都是下一个的输入，n 个 token 就要跑 n 遍。**非自回归**模型（NAT）一遍预测出所有 token。
-# 随之而来两个问题：译文有多长？各个 token 互相看不见，会损失什么？
+# 前几章的解码器都是**自回归**的（AT）：每个词元都是下一个的输入，n 个词元就要跑 n 遍，句尾符号还要一遍。**非自回归**模型（NAT）一遍预测出所有词元。
+# 随之而来两个问题：译文有多长？各个词元互相看不见，会损失什么？
 
 # %%
 import torch
@@ -30,7 +30,9 @@ words = [word for table in (subjects, verbs, objects) for pair in table.items() 
 vocabulary = ["<pad>", "<bos>", "<eos>", *words]
 encode = lambda text: [vocabulary.index(word) for word in text.split()]
 
-sources = [[*encode(english), 2] for english, _ in pairs]
+eos = vocabulary.index("<eos>")
+
+sources = [[*encode(english), eos] for english, _ in pairs]
 targets = [encode(chinese) for _, chinese in pairs]
 pad = lambda rows: torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 source, target = pad(sources), pad(targets)
@@ -42,7 +44,7 @@ source_layout, target_layout = (regard.Padded.of([len(row) for row in rows]) for
 # lengths of target and source. Both are trained together:
 
 # %% [markdown] lang="zh"
-# `NATransformer` 的编码器块和解码器块与之前相同，只是没有因果掩码。它的解码器读入的是一串 mask，译文多长就有多少个。
+# `NATransformer` 的编码器块和解码器块与之前相同，只是没有因果掩码。它的解码器读入的是一串掩码词元，译文多长就有多少个。
 # 长度由编码器输出上的一个分类器给出，它预测的是译文和原文的长度之*差*。两者一起训练：
 
 # %%
@@ -66,7 +68,7 @@ print(f"loss {loss.item():.3f}")
 
 @torch.no_grad()
 def translate(english: str) -> str:
-    row = torch.tensor([[*encode(english), 2]])
+    row = torch.tensor([[*encode(english), eos]])
     encoded = model.encode(row)
     length = row.shape[1] + int(model.length_logits(encoded).argmax()) - config.max_length_offset
     logits = model.logits(model.decode(torch.full((1, length), config.mask_token), encoded))  # one pass
@@ -85,7 +87,7 @@ for english in ("I love apples", "they eat", "we buy bread"):
 # %% [markdown] lang="zh"
 # ## 损失了什么
 #
-# 假设 "thank you" 有两个同样好的译法：「谢谢 你」和「多谢 您」。自回归模型写下「多谢」之后，就知道后面该接「您」；
+# 假设 “thank you” 有两个同样好的译法：“谢谢 你”和“多谢 您”。自回归模型写下“多谢”之后，就知道后面该接“您”；
 # 非自回归模型每个位置各选各的，它认为可能的组合里有一半是混搭：
 
 # %%
@@ -98,15 +100,16 @@ for a in first:
 # %% [markdown] lang="en"
 # This is the *multi-modality problem*, and the reason why non-autoregressive models are faster and less accurate. Three remedies, all in
 # regard: **distillation** (train on one model's translations, which are less diverse), **mask-predict** (several passes; the least
-# certain tokens are masked and predicted again), and **CTC** or a long target cut at END, which need no length classifier.
-# [Non-autoregressive translation](../nat.md) measures both sides of the trade.
+# certain tokens are masked and predicted again), and two that need no length classifier: **CTC** (the model predicts more tokens than
+# needed, some of them blank; blanks and repetitions are removed), or a long target cut at the first end symbol.
+# [Non-autoregressive translation](../nat.md) measures speed and quality.
 #
 # **Next**: [images: ViT and Swin](10_vision.ipynb).
 
 # %% [markdown] lang="zh"
 # 这就是*多模态问题*（multi-modality problem）：非自回归模型更快，却不够准，根源就在这里。常用的对策有三种，regard 都支持：
-# **知识蒸馏**（用另一个模型的译文来训练，这些译文没那么多样）；**mask-predict**（多跑几遍，把最没把握的 token 重新 mask 掉再预测）；
-# 以及不需要长度分类器的 **CTC**，或者预测一个长序列、在 END 处截断。
-# 速度和质量各差多少，见[非自回归翻译](../../nat.md)的实测。
+# **蒸馏**（用另一个模型的译文来训练，这些译文没那么多样）；**mask-predict**（多跑几遍，把最没把握的词元重新遮住再预测）；
+# 以及两种不需要长度分类器的办法：**CTC**（预测的词元比需要的多，其中可以有空白，最后去掉空白和重复），或者预测一个长序列，在第一个句尾符号处截断。
+# 速度和质量各差多少，见[非自回归翻译](../nat.md)的实测。
 #
 # **下一章**：[图像：ViT 与 Swin](10_vision.ipynb)。

@@ -7,14 +7,14 @@
 # %% [markdown] lang="en"
 # # 10. Images: ViT and Swin
 #
-# Attention needs tokens; a photograph has pixels. **ViT** cuts the image into patches and treats each patch as a word. A 224 × 224
+# Attention needs tokens; a photograph has pixels. **ViT** (Vision Transformer) cuts the image into patches and treats each patch as a word. A 224 × 224
 # image has 14 × 14 = 196 patches of 16 × 16 pixels with 3 colours: 196 tokens of 768 numbers.
 
 # %% [markdown] lang="zh"
 # # 10. 图像：ViT 与 Swin
 #
-# 注意力处理的是 token，图片却只有像素。**ViT** 把图片切成小块（patch），一块当作一个词。224 × 224 的图片可以切成 14 × 14 = 196 块，
-# 每块 16 × 16 像素、3 个颜色通道，于是得到 196 个 token，每个 768 维。
+# 注意力处理的是词元，图片却只有像素。**ViT**（Vision Transformer）把图片切成**图块**（patch），
+# 一个图块当作一个词。224 × 224 的图片可以切成 14 × 14 = 196 个图块，每个 16 × 16 像素、3 个颜色通道，于是得到 196 个词元，每个 768 维。
 
 # %%
 import torch
@@ -39,8 +39,8 @@ print("logits:", tuple(model(image).shape))
 # with pre-norm: 12 blocks, 12 heads of width 64, feed-forward 768 → 3072 → 768.
 
 # %% [markdown] lang="zh"
-# 最前面再加一个 **class token**，一共 197 个 token。它不对应任何一块图像，专门汇集分类要用的信息，最后只拿它的输出去分类。
-# 切块丢掉了位置信息，所以要加上可学习的位置编码。接下来就是第 6 章的编码器，用的是 pre-norm：12 层，12 个宽 64 的头，
+# 最前面再加一个**类别词元**（class token），一共 197 个词元。它不对应任何一个图块，专门汇集分类要用的信息，最后只拿它的输出去分类。
+# 切成图块就丢掉了位置信息，所以要加上可学习的位置编码。接下来就是第 6 章的编码器，用的是 pre-norm：12 层，12 个宽 64 的头，
 # 前馈层 768 → 3072 → 768。
 
 # %%
@@ -55,26 +55,26 @@ print("learned positions:", tuple(model.positions.shape))
 #
 # 196 tokens are few. With patches of 4 × 4 pixels there are 3,136, and full attention compares each with each: almost ten million
 # pairs. **Swin** attends within windows of 7 × 7 tokens only. So that information crosses their borders, every second layer shifts the
-# windows by half their size:
+# windows by half their size. The picture has 8 × 8 tokens in windows of 4 × 4, one colour for each window:
 
 # %% [markdown] lang="zh"
 # ## Swin：会移动的窗口
 #
-# 196 个 token 不算多。如果每块只有 4 × 4 像素，就有 3,136 个 token，全注意力要两两比较，将近一千万对。**Swin** 只在 7 × 7 的窗口内部
-# 做注意力；为了让信息能跨过窗口的边界，每隔一层把窗口平移半个身位：
+# 196 个词元不算多。如果每个图块只有 4 × 4 像素，就有 3,136 个词元，完整的注意力要两两比较，将近一千万对。**Swin** 只在 7 × 7 的窗口内部
+# 做注意力；为了让信息能跨过窗口的边界，每隔一层把窗口平移半个窗口的距离。图中有 8 × 8 个词元，窗口是 4 × 4，一种颜色代表一个窗口：
 
 # %%
 from regard.models.swin import split_windows
 import matplotlib.pyplot as plt
 
-figure, axes = plt.subplots(1, 2, figsize=(6, 3))
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.2))
 for axis, shift in zip(axes, ((0, 0), (2, 2)), strict=True):
     windows = split_windows((8, 8), (4, 4), shift, "transformers", torch.device("cpu"))
     owner = torch.empty(64)
     for number, tokens in enumerate(windows.tokens):
         owner[tokens] = number
     axis.imshow(owner.view(8, 8), cmap="Pastel1")
-    axis.set(title=f"windows of 4 × 4, shifted by {shift[0]}", xticks=[], yticks=[])
+    axis.set(title=f"shifted by {shift[0]}", xticks=[], yticks=[])
 
 full, windowed = 3136**2, 3136 * 49
 print(f"pairs: full attention {full:,}, windows of 7 × 7 {windowed:,} ({full // windowed} times fewer)")
@@ -84,7 +84,7 @@ print(f"pairs: full attention {full:,}, windows of 7 × 7 {windowed:,} ({full //
 # each stage, 2 × 2 neighbouring tokens are merged into one of twice the width, so that later stages see larger parts of the image.
 
 # %% [markdown] lang="zh"
-# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。每个阶段结束时，相邻的 2 × 2 个 token 合并成一个，
+# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。每个阶段结束时，相邻的 2 × 2 个词元合并成一个，
 # 宽度翻倍，这样后面的阶段就能看到更大的范围。
 
 # %%
@@ -99,6 +99,6 @@ print(f"{sum(parameter.numel() for parameter in swin.parameters()):,} parameters
 # **Next**: [two views: CroCo, and the way to DUSt3R and MASt3R](11_two_views.ipynb).
 
 # %% [markdown] lang="zh"
-# 训练自己的分类器，见[图像分类](../../classification.md)。
+# 训练自己的分类器，见[图像分类](../classification.md)。
 #
 # **下一章**：[两个视角：从 CroCo 到 DUSt3R 和 MASt3R](11_two_views.ipynb)。

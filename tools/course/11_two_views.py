@@ -28,7 +28,8 @@ model = regard.CroCo(regard.CroCoConfig.micro()).eval()
 view1, view2 = torch.rand(2, 1, 3, 64, 64)
 patches = (64 // model.config.patch) ** 2
 visible = torch.randperm(patches)[: patches // 10].sort().values[None]  # 10 % of the patches of view 1
-print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(model(view1, view2, visible).shape)}")
+prediction = model(view1, view2, visible)  # the pixels of each patch: 8 × 8 × 3 = 192
+print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(prediction.shape)}")
 
 # %% [markdown] lang="en"
 # Both views go through the same encoder, a ViT with rotary 2-D positions. The decoder works on the tokens of view 1. Its block has the
@@ -38,16 +39,16 @@ print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(m
 # 2. cross-attention to view 2, which has **a norm of its own**;
 # 3. feed-forward.
 #
-# Each has a residual connection, with stochastic depth in training. Written out:
+# Each has a residual connection, with stochastic depth in training: a sublayer is sometimes skipped at random. Written out:
 
 # %% [markdown] lang="zh"
-# 两张图经过同一个编码器，也就是带二维旋转位置编码的 ViT。解码器处理的是第一张图的 token，每一块由第 6 章的三个子层组成，用 pre-norm：
+# 两张图经过同一个编码器，也就是带二维旋转位置编码的 ViT。解码器处理的是第一张图的词元，解码器块由第 6 章的三个子层组成，用 pre-norm：
 #
 # 1. 第一张图内部的自注意力；
 # 2. 对第二张图的交叉注意力，第二张图**有自己的归一化层**；
 # 3. 前馈层。
 #
-# 每个子层都有残差连接，训练时还带随机深度（stochastic depth）。展开写就是：
+# 每个子层都有残差连接，训练时还带随机深度（stochastic depth），也就是偶尔随机跳过一个子层。展开写就是：
 
 # %%
 width, heads = 96, 3
@@ -75,7 +76,7 @@ print("equal to DecoderBlock")
 # | --- | --- | --- | --- |
 # | decoders | one, for view 1 | two, for both views; in every layer each attends to the tokens of the other | as DUSt3R |
 # | output | pixels of the hidden patches | for every pixel a 3-D point (in the frame of view 1) and a confidence | also a descriptor for every pixel |
-# | loss | squared error of the pixels | distance of the points, weighted by the confidence: C·ℓ − α·log C | also InfoNCE over true matches |
+# | loss | squared error of the pixels | distance ℓ of the points, weighted by the confidence C: C·ℓ − α·log C | also InfoNCE: the descriptors of true matches must be most similar |
 # | use | pretraining, features | depth, camera poses, point clouds | matching |
 #
 # The loss of DUSt3R lets the model choose its confidence: a large C makes an error expensive, a small C costs −α·log C. The best C for
@@ -88,9 +89,9 @@ print("equal to DecoderBlock")
 #
 # | | CroCo | DUSt3R | MASt3R |
 # | --- | --- | --- | --- |
-# | 解码器 | 一个，处理第一张图 | 两个，各处理一张图，每一层都互相看对方的 token | 同 DUSt3R |
+# | 解码器 | 一个，处理第一张图 | 两个，各处理一张图，每一层都互相看对方的词元 | 同 DUSt3R |
 # | 输出 | 被遮住部分的像素 | 每个像素对应的三维点（以第一张图的相机为坐标系）和置信度 | 另加每个像素的描述子 |
-# | 损失 | 像素的平方误差 | 点的距离，以置信度加权：C·ℓ − α·log C | 另加真实匹配上的 InfoNCE |
+# | 损失 | 像素的平方误差 | 点的距离 ℓ，以置信度 C 加权：C·ℓ − α·log C | 另加 InfoNCE：真正匹配的两点，描述子必须最相似 |
 # | 用途 | 预训练、提取特征 | 深度、相机位姿、点云 | 匹配 |
 #
 # DUSt3R 的损失让模型自己决定置信度：C 大，误差的代价就高；C 小，又要付出 −α·log C。误差为 ℓ 时最优的 C 是 α/ℓ，
@@ -108,5 +109,5 @@ for error in (0.02, 0.1, 0.5):
 # work on your own model, run `regard serve RUN` and open the page.
 
 # %% [markdown] lang="zh"
-# regard 可以训练 CroCo，也可以在它的基础上训练视差模型，见 [CroCo](../../croco.md)。课程到这里就结束了。
+# regard 可以训练 CroCo，也可以在它的基础上训练视差模型，见 [CroCo](../croco.md)。课程到这里就结束了。
 # 想在自己的模型上看到这一切，运行 `regard serve RUN`，打开网页即可。
