@@ -236,7 +236,7 @@ class TrainingLoop(Generic[B]):
         return result
 
     def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
-        """Take a step from its CUDA graph, of which there is one per stage of the task; None if it must run eagerly."""
+        """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         count = max(1, sum(map(self.task.count, batches)))
