@@ -1,6 +1,7 @@
 """Public names, and the commands, settings, links and Python examples in the documentation."""
 
 import ast
+import inspect
 import json
 import re
 import shlex
@@ -298,6 +299,41 @@ def test_reference_documents_every_public_name_with_an_example() -> None:
     examples = "\n".join(body for page in pages for body in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
     assert documented == set(regard.__all__)
     assert [name for name in regard.__all__ if f"regard.{name}" not in examples] == []
+
+
+def methods_with_tensors(name: str) -> dict[str, str]:
+    """Return the docstrings of a function, or of the public methods of a class, whose signature has tensors."""
+    value = getattr(regard, name)
+    members = vars(value) if inspect.isclass(value) else {"": value}
+    found = {}
+    for member, one in members.items():
+        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+        if inspect.isfunction(function) and (member == "__call__" or not member.startswith("_")):
+            types = str(function.__annotations__)
+            if "Tensor" in types or "ndarray" in types:
+                found[f"{name}.{member}".rstrip(".")] = inspect.getdoc(function) or ""
+    return found
+
+
+SIZE = r"(?:[\w·/+ ]+|\.\.\.)"
+SHAPE = rf"\({SIZE}(?:,|(?:, {SIZE})+)\)"
+WITHOUT_SHAPES = {"Objective.loss"}
+"""Its only tensor is the number of the step."""
+
+
+@pytest.mark.parametrize("name", regard.__all__)
+def test_docstrings_of_public_names_state_shapes(name: str) -> None:
+    docstrings = methods_with_tensors(name)
+    missing = [member for member, text in docstrings.items() if not re.search(SHAPE, text)]
+    assert sorted({*missing} - WITHOUT_SHAPES) == []
+
+
+def test_missing_shapes_are_detected() -> None:
+    found = {**methods_with_tensors("Attention"), **methods_with_tensors("attend")}
+    assert {"Attention.forward", "Attention.context", "attend"} <= found.keys()
+    for text in ("tokens, (B, T, W).", "(N,)", "(B, 3 · H · D)", "(..., 2)", "(2 max_length_offset + 1,)"):
+        assert re.search(SHAPE, text)
+    assert not re.search(SHAPE, "Return the features (of an image), (a; b, c) and (see (d), e.g. f).")
 
 
 def test_site_navigation_lists_every_page() -> None:
