@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
@@ -77,14 +78,16 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Return the arguments of every `regard ...` line, up to the first pipe or redirection."""
+    """Return the arguments of every `regard ...`, also after a pipe or torchrun, up to the next pipe or redirection."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         line = line.strip().removeprefix("# ").removeprefix("$ ").strip()
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        if re.match(r"(\.venv/bin/)?regard( |$)", line):
-            words = list(lexer)[1:]
+        if program := re.search(
+            r"^(\.venv/bin/)?regard(?= |$)|\| regard(?= )|^(torchrun|srun) .* -m regard(?= )", line
+        ):
+            lexer = shlex.shlex(line[program.end() :], posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words = list(lexer)
             stop = next((i for i, word in enumerate(words) if set(word) <= set("|<>&;()")), len(words))
             found.append(words[:stop])
     return found
@@ -98,6 +101,55 @@ def parse(words: list[str]) -> None:
             group.commands[words[0]].make_context(words[0], words[1:])
     else:
         assert not words or words[0] in ("--help", "--version"), f"no command {words[0]}"
+
+
+PARSERS = {"json": lambda body: json.loads(f"{{{body}}}"), "toml": tomllib.loads, "yaml": yaml.safe_load}
+OTHER_PROGRAMS = {"cat", "cd", "curl", "find", "git", "source", "srun", "tensorboard", "torchrun"}
+"""Programs of the commands that no test runs; a command of regard after them is checked."""
+
+
+@pytest.mark.parametrize("page", [*PAGES, README.with_name("CONTRIBUTING.md")], ids=page_name)
+def test_every_code_block_is_checked(page: Path) -> None:
+    """Python is run; commands are run or parsed; other blocks are parsed, are text, or state why they are not run."""
+    text = page.read_text("utf-8")
+    found = re.findall(r"^(<!-- (?:not run: [^\n]+|tree) -->\n)?```([^\n]*)\n(.*?)^```", text, re.M | re.S)
+    assert 2 * len(found) == len(re.findall(r"^ *```", text, re.M))
+    titles = re.findall(r'title="([^"]+)"', "".join(info for _, info, _ in found))
+    for marked, info, body in found:
+        language = info.split(" ")[0]
+        if marked or language in ("python", "text"):
+            continue
+        if language in PARSERS:
+            PARSERS[language](body)
+            continue
+        assert language in ("console", "sh"), info
+        lines = [line for line in body.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+        with_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        for line in with_prompt or lines:
+            assert is_command_with_existing_parts(line, titles), line
+
+
+def is_command_with_existing_parts(line: str, titles: list[str]) -> bool:
+    """Return whether a shell command is known and the make targets, extras and scripts that it names exist."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "make":
+        return re.search(rf"^{arguments[0]}:", (HOME.parent / "Makefile").read_text("utf-8"), re.M) is not None
+    if program == "pip":
+        extras = tomllib.loads((HOME.parent / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+        (extra,) = re.findall(r"\[(\w+)\]", line)
+        return extra in extras
+    if program == "python":
+        script = f"{arguments[1].replace('.', '/')}" if arguments[0] == "-m" else arguments[0]
+        return script in titles or (HOME.parent / script).exists() or (HOME.parent / f"{script}.py").exists()
+    return program == "regard" or program in OTHER_PROGRAMS
+
+
+@pytest.mark.parametrize(
+    "line", ["make dems", "pip install 'regard[sreve]'", "python absent.py", "python -m tols", "rm x"]
+)
+def test_commands_with_missing_parts_are_detected(line: str) -> None:
+    assert not is_command_with_existing_parts(line, ["read.py"])
+    assert is_command_with_existing_parts("python read.py locale", ["read.py"])
 
 
 def documented_commands() -> list[list[str]]:
@@ -116,13 +168,15 @@ def test_invalid_commands_are_detected() -> None:
     text = (
         "$ regard translate runs/x 'A b' --beam 5  # comment\nregard train --src a \\\n  --tgt b --out c\n"
         "regard translate x < in > out\n"
+        "find . | regard classify x\n$ torchrun --standalone -m regard train x --out y\n"
         "regarding\nregard trian x\nregard translate x --baem 5\n"
     )
-    first, second, third, *invalid = commands(text)
+    first, second, third, piped, launched, *invalid = commands(text)
     assert first == ["translate", "runs/x", "A b", "--beam", "5"]
     assert second == ["train", "--src", "a", "--tgt", "b", "--out", "c"]
     assert third == ["translate", "x"]
-    for words in (first, second, third):
+    assert (piped, launched) == (["classify", "x"], ["train", "x", "--out", "y"])
+    for words in (first, second, third, piped, launched):
         parse(words)
     assert len(invalid) == 2
     for words in invalid:
