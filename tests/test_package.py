@@ -184,10 +184,29 @@ def test_invalid_commands_are_detected() -> None:
             parse(words)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_name)
-def test_linked_files_exist(path: Path) -> None:
-    targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+LINKING_PAGES = [*PAGES, *(README.with_name(f"{name}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
+
+
+@pytest.mark.parametrize("path", LINKING_PAGES, ids=page_name)
+def test_linked_files_and_sections_exist(path: Path) -> None:
+    missing = []
+    for target in links(path.read_text(encoding="utf-8")):
+        name, _, section = target.partition("#")
+        file = path.parent / name if name else path
+        if not file.exists() or (section and file.suffix == ".md" and section not in sections(file.read_text("utf-8"))):
+            missing.append(target)
+    assert missing == []
+
+
+def sections(text: str) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_anchors_are_those_of_headings() -> None:
+    text = "# A page\n```sh\n# a comment\n```\n## `regard train`: all, at once\n## 提前停止\n"
+    assert sections(text) == {"a-page", "regard-train-all-at-once", "提前停止"}
 
 
 def links(text: str) -> list[str]:
