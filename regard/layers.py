@@ -122,7 +122,7 @@ class ResidualBlock(nn.Module):
 
     def branch(self, y: Tensor, scale: Tensor | None) -> Tensor:
         """Apply dropout, layer scale and stochastic depth to the output of a sublayer."""
-        if self.training:
+        if self.training:  # in inference, modules that return their input are not called
             y = self.dropout(y)
         if scale is not None:
             y = y * scale

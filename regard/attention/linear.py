@@ -97,6 +97,7 @@ class Linear(nn.Module, Kind):
         return f"{self.features!r}, scale={self.scale:g}"
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """Attend by the formula: map queries and keys to features, and sum keys and values instead of all scores."""
         T, S = q.shape[-2], k.shape[-2]
         quadratic = mask.window is not None or mask.allowed is not None or mask.packed or (mask.causal and T > S)
         if quadratic or not (q.numel() and v.numel()):
@@ -116,6 +117,7 @@ class Linear(nn.Module, Kind):
         return self.features != "random" and dispatch.linear_attention_kernel_applies(q, k, v, mask.causal)
 
     def _attend_by_kernel(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """Attend by the Triton kernels; values that are wider than the keys are split."""
         D, V = q.shape[-1], v.shape[-1]
         if V != D:  # the kernels support values as wide as the keys; features of the values are independent
             blocks = torch.split(F.pad(v, (0, -V % D)), D, -1)
@@ -179,6 +181,10 @@ class Linear(nn.Module, Kind):
     # Feature maps; matmuls of features are in bfloat16 if q and k are, otherwise in float32 or better
 
     def _map_queries(self, q: Tensor) -> Tensor:
+        """Return the features of queries, (B, H, T, F).
+
+        Queries with plain features carry the scale of q·k; otherwise queries and keys carry its square root each.
+        """
         dtype = _feature_dtype(q)
         if self.features == "plain":
             return (q * self.scale).to(dtype)
@@ -189,6 +195,7 @@ class Linear(nn.Module, Kind):
         return (exponent - exponent.amax(-1, keepdim=True).detach()).exp().to(dtype)
 
     def _map_keys(self, k: Tensor) -> Tensor:
+        """Return the features of keys, (B, H, S, F)."""
         dtype = _feature_dtype(k)
         if self.features == "plain":
             return k.to(dtype)

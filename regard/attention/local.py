@@ -123,6 +123,7 @@ class Local(Kind):
         return self.dilation == 1 and not self.global_tokens and not dropout and not isinstance(mask.keys, Padded)
 
     def _attend_flash_varlen(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        """Attend by PyTorch's varlen_attn, which supports windows; other batches are packed into one row first."""
         if not self._supports_flash_varlen(mask, dropout) or not _is_plain_self_attention(q, k, mask):
             raise ValueError(
                 "path='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
@@ -141,6 +142,7 @@ class Local(Kind):
     # Neighbouring blocks
 
     def _attend_blocks(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        """Attend within blocks: the queries of a block to the keys of it and its neighbours, and to global tokens."""
         B, _, N, _ = q.shape
         blocks = _Blocks.of(self, N, mask.causal)
         key = ("local blocks", self, N, q.device)

@@ -262,6 +262,7 @@ class Mask:
         return positions[len(positions) - T :], positions[len(positions) - S :]
 
     def _build_dense(self, T: int, S: int, device: torch.device) -> Tensor | None:
+        """Return the conjunction of all conditions, broadcastable to (B, H, T, S); None if there are none."""
         parts: list[Tensor] = []
         if isinstance(self.queries, Packed) and isinstance(self.keys, Packed):
             parts.append(self.queries.segments()[:, None] == self.keys.segments()[None, :])

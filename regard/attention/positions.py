@@ -204,9 +204,13 @@ def grid_positions(rows: int, columns: int, device: torch.device | None = None) 
 
 
 def resize_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool = True) -> Tensor:
-    """Resize the learned positions of a grid, (rows · columns, width) in row-major order, by bicubic interpolation.
+    """Resize the learned positions of a grid by bicubic interpolation.
 
-    `antialias` smooths when the grid becomes smaller, as timm does.
+    Args:
+        table: Positions in row-major order, (rows · columns, width).
+        old: Rows and columns of the table.
+        new: Rows and columns of the result.
+        antialias: Whether to smooth when the grid becomes smaller, as timm does.
     """
     if old == new:
         return table

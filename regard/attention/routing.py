@@ -98,6 +98,7 @@ class Routing(nn.Module, Kind):
         return q.shape[-2] >= MIN_QUERIES and mask.allowed is None and dispatch.attention_kernels_apply(q, k, v)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        """Attend within clusters by the selected path, after moving the centroids in training."""
         query_clusters, key_clusters = self.assign(q, k, mask)
         if self.training:
             self.update_centroids(q, k, query_clusters, key_clusters)
@@ -162,6 +163,7 @@ class Routing(nn.Module, Kind):
     # Clusters as ranges of sorted tokens, on a GPU
 
     def _attend_sorted(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
+        """Attend by kernel to key ranges of tokens sorted by cluster, after moving the centroids in training."""
         padded = equal_widths(q, k, v)
         if mask.allowed is not None or not dispatch.attention_kernels_apply(*padded):
             raise ValueError("path='sorted' supports heads of up to 128 features on a GPU, without a dense mask")
@@ -184,6 +186,7 @@ class Routing(nn.Module, Kind):
     def _attend_clusters(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: "_Members", keys: "_Members", dropout: float
     ) -> Tensor:
+        """Attend with the members of each cluster gathered into a row, padded to the largest cluster."""
         allowed, shape = keys.occupied[..., None, :], q.shape[:-1]
         if mask.reach != (None, None):
             query_positions, key_positions = mask.positions(q.shape[-2], k.shape[-2], q.device)

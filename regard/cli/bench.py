@@ -55,13 +55,15 @@ def bench(
     from regard.evaluation.bench.attention import benchmark_attention
     from regard.evaluation.bench.harness import SpeedReport, check_libraries, describe_environment, summarise
     from regard.evaluation.bench.plot import save_quality_plot
-    from regard.training.bench import time_training
+    from regard.training.bench import open_run, time_training
 
     if training and attention:
         raise UserError("--training and --attention are two benchmarks; choose one")
     if attention and len(runs) > 1:
         raise UserError(f"{runs[1]}: --attention times the heads of one model; give one run")
-    input_type = _check_runs(runs, training)
+    for run in runs if training else ():
+        open_run(Path(run))  # reports invalid runs before the first one is timed
+    input_type = None if training else _common_input_type(runs)
     text_options: dict[str, object] = {"--src": src, "--ref": ref, "--tokenize": tokenize, "--plot": plot}
     if training:
         reject_options("--training", text_options | {"--batch": batch})
@@ -106,17 +108,12 @@ def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Pat
         check_file_name(out, "--out")
 
 
-def _check_runs(runs: Sequence[str], training: bool) -> str:
-    """Return the common input type of the models."""
+def _common_input_type(runs: Sequence[str]) -> str:
+    """Return what the models process, which must be the same: they are timed on the same inputs."""
     from regard.evaluation.bench.harness import split_options
     from regard.models.folder import find_model_folder, model_input_type
     from regard.pipelines.translator import is_exported
-    from regard.training.bench import open_run
 
-    if training:
-        for run in runs:
-            open_run(Path(run))
-        return ""
     types = []
     for run in runs:
         path = split_options(run)[0]

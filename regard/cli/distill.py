@@ -43,7 +43,7 @@ def distill(
     from regard.models.folder import find_model_folder
     from regard.pipelines.translate_files import AlignedRecordFiles
     from regard.pipelines.translator import Translator
-    from regard.training.distillation import Distillation, Provenance, write_pairs
+    from regard.training.distillation import Distillation, Provenance, format_pairs
     from regard.training.distillation import distill as distill_corpus
 
     if closest is not None and n_best is None:
@@ -74,7 +74,7 @@ def distill(
                 translator,
                 corpus,
                 distillation,
-                lambda pairs: records.append(*write_pairs(paths, pairs)),
+                lambda pairs: records.append(*format_pairs(paths, pairs)),
                 done=records.count,
                 progress=progress.advance,
             )

@@ -74,9 +74,9 @@ def translate(
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
-    shown = _shows_progress(text, output)
-    with options.open_output(lambda stop: files.RecordFile(output, stop, finished), total, shown) as opened:
-        records, progress = opened
+    with options.open_output(
+        lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
+    ) as (records, progress):
         counts = files.translate_lines(
             translator,
             lines,

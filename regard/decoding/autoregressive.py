@@ -199,11 +199,11 @@ class TransformerStepper:
         tokens, layout = pad_batch([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
         encoder_output = self.model.encode(tokens, layout)
         state = TransformerState(self.model.start(encoder_output, layout, beam_width))
-        if not self.coverage:  # fused blocks do not call hooks
-            state.decoder.blocks = fuse_cpu_blocks(list(self.model.decoder))
-        else:
+        if self.coverage:
             dtype = torch.promote_types(encoder_output.dtype, torch.float32)  # sums of small weights
             state.attention = encoder_output.new_zeros(len(tokens) * beam_width, layout.size, dtype=dtype)
+        else:  # fused blocks do not call hooks, through which `step` accumulates attention
+            state.decoder.blocks = fuse_cpu_blocks(list(self.model.decoder))
         return state
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:

@@ -367,6 +367,7 @@ class BeamTrace:
         return tree
 
     def select(self, sentences: Ints) -> None:
+        """Keep the trees of these sentences only, in this order."""
         rows = sentences.tolist()
         self.trees = [self.trees[i] for i in rows]
         self.nodes = [self.nodes[i] for i in rows]

@@ -28,9 +28,14 @@ def predict_lengths(
 
     A length difference that did not occur in training is a candidate only for sentences without any trained candidate.
     The candidates are then ordered by their distance from the source length; ties prefer the shorter one. All lengths
-    are positive. If there are fewer candidates than `count`, the remaining log-probabilities are -inf.
+    are positive.
 
-    The model has a length classifier. Source lengths, (B,), include END; the layout is that of the encoder output.
+    Args:
+        model: A model with a length classifier.
+        encoder_output: Output of the encoder.
+        layout: Layout of the encoder output.
+        source_lengths: Number of source tokens, END included, (B,).
+        count: Number of lengths per sentence. If there are fewer candidates, the remaining log-probabilities are -inf.
     """
     config = model.config
     reach = config.max_length_offset

@@ -139,7 +139,7 @@ class NATGenerator:
         if self.config.length == "ctc":
             return self._decode_ctc(targets, settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
-        return self._rank(candidates, output, iterations, settings)
+        return self._rank(candidates, output, settings, iterations)
 
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
@@ -203,15 +203,16 @@ class NATGenerator:
         return why_not_capture_nat(self.model, settings, trace) is None
 
     def _replay(self, sources: Sequence[Tokens], settings: NATSettings) -> list[list[TokenHypothesis]]:
+        """Return the hypotheses of `generate`, computed by captured CUDA graphs."""
         from regard.decoding.cuda_graph.nat import CapturedNAT
 
         if self._captured is None:
             self._captured = CapturedNAT(self.model)
         candidates, output = self._captured.decode(sources, settings.lengths, settings.iterations or 1)
-        if self.config.length == "ctc":
+        if self.config.length == "ctc":  # prefix search is not captured
             lengths = [candidate.length for row in candidates for candidate in row]
             return [[path] for path in self._best_paths(output.tokens, output.log_probs, lengths)]
-        return self._rank(candidates, output, [], settings)
+        return self._rank(candidates, output, settings)
 
     # Encoder and decoder
 
@@ -280,12 +281,12 @@ class NATGenerator:
         self,
         candidates: Sequence[Sequence[LengthCandidate]],
         output: NATOutput,
-        iterations: Sequence[list[NATIteration]],
         settings: NATSettings,
+        iterations: Sequence[list[NATIteration]] = (),
     ) -> list[list[TokenHypothesis]]:
-        """Return the hypotheses of each sentence, best first. With length: end, they are cut before the first END."""
-        lengths = [candidate for sentence in candidates for candidate in sentence]
-        rows = zip(lengths, *(part.tolist() for part in output), iterations or [[]] * len(lengths), strict=True)
+        """Return the hypotheses of each sentence, best first, with their iterations if these are traced."""
+        flat = [candidate for sentence in candidates for candidate in sentence]
+        rows = zip(flat, *(part.tolist() for part in output), iterations or [[]] * len(flat), strict=True)
         hypotheses = iter([self._hypothesis(*row) for row in rows])
         count = settings.lengths if settings.rerank else settings.n_best
         groups = [[next(hypotheses) for _ in sentence] for sentence in candidates]
@@ -299,6 +300,7 @@ class NATGenerator:
         decoder_input: list[int],
         iterations: list[NATIteration],
     ) -> TokenHypothesis:
+        """Return the hypothesis of a row of the output; with length: end, its tokens end before the first END."""
         tokens, predicted = tokens[: candidate.length], candidate.length
         if self.config.length == "end" and self.config.eos in tokens:
             tokens = tokens[: tokens.index(self.config.eos)]

@@ -173,6 +173,7 @@ def format_setting(value: Any) -> str:
 
 
 def _read_scores(path: Path) -> dict[str, Any]:
+    """Return the content of a score file; empty if there is none."""
     try:
         content = read_json(path)
     except MissingFileError:

@@ -103,6 +103,7 @@ def parse_attention_name(name: str) -> tuple[Group, int]:
 
 
 def _hypothesis_labels(hypothesis: Any) -> Labels:
+    """Return the labels of the tokens on every axis of the attention maps."""
     if not hypothesis.iterations:
         return _autoregressive_labels(hypothesis.source_subwords, hypothesis.subwords)
     # The NAT target may have more positions than the translation has tokens.

@@ -86,7 +86,7 @@ def save_ctranslate2(translator: Translator, folder: Path, quantization: str = "
     to_ctranslate2(translator.model, translator.vocabularies.tokens, folder, quantization)
     files = {path.name: describe_file(path) for path in engine_files(folder)}
     translator.vocabularies.save(folder)
-    values = translator.about() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
+    values = translator.metadata() | {"longest": longest_input(translator.model.config, POSITIONS), "files": files}
     save_config(folder / FOREIGN_CONFIG, translator.model, values)
 
 
@@ -179,6 +179,7 @@ def _set_embedding(spec: Any, stack: Any, embedding: Embedding) -> None:
 
 
 def _set_block(spec: Any, block: Any, config: EncoderDecoderConfig) -> None:
+    """Set self-attention and feed-forward of an encoder or decoder layer of the engine."""
     attention = spec.self_attention
     _set_linear(attention.linear[0], block.attention.qkv.weight, block.attention.qkv.bias)
     _set_linear(attention.linear[1], block.attention.out.weight, block.attention.out.bias)

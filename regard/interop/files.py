@@ -62,6 +62,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """Read named tensors from a pickle of PyTorch without executing code."""
     check_regular(path)
     _check_archive(path)
     try:

@@ -28,10 +28,14 @@ PIPELINE_TAGS: dict[InputType, str] = {
 def save_pretrained(
     folder: Path, save: Callable[[Path], None], model: Model, source_folder: Path | None = None
 ) -> None:
-    """Write a model folder with a card: `save` writes the files of the model into an existing folder.
+    """Write a model folder with a card.
 
-    `folder` is new or empty, or a model folder, which is replaced. If the model was loaded from `source_folder` and its
-    weights are unchanged, the scores and the fingerprints of its training data are copied.
+    Args:
+        folder: A new or empty folder, or a model folder, which is replaced.
+        save: Writes the files of the model into an existing folder.
+        model: The model.
+        source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores and the
+            fingerprints of its training data are copied.
     """
     if any(tensor.is_meta for tensor in model.parameters()):
         raise UserError("the weights are in another engine; load the model with the engine regard to save it")
@@ -89,6 +93,7 @@ def find_fingerprints(folder: Path) -> Path:
 
 
 def _data_lines(fingerprints: Mapping[str, Any]) -> list[str]:
+    """Return a Markdown table of the files of the training data with their checksums; empty if they are unknown."""
     entries = dict(_mapping(fingerprints.get("files")))
     if not entries and isinstance(tokens := fingerprints.get("tokens"), str):  # a built-in corpus has no files
         name = _mapping(fingerprints.get("settings")).get("data.builtin")
@@ -109,6 +114,7 @@ def _is_score(value: Any) -> bool:
 
 
 def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scores of every evaluation as Markdown; values of an unexpected type are left out."""
     evaluations = scores.get("evaluations")
     for evaluation in map(_mapping, evaluations if isinstance(evaluations, list) else ()):
         conditions = _mapping(evaluation.get("conditions"))
@@ -122,6 +128,7 @@ def _score_lines(scores: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _validation_lines(scores: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scores of the validation as Markdown."""
     validation = _mapping(scores.get("validation"))
     if not validation:
         return

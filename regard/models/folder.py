@@ -55,15 +55,15 @@ for model_type in (Transformer, NATransformer, ViT, Swin, CroCo, Bert):
 MODELS = Model.registry
 
 
-def save_model(folder: Path, model: Model, about: dict[str, Any]) -> None:
-    """Write config.json, with `about` added to it, and model.safetensors into an existing folder."""
-    save_config(folder / CONFIG, model, about)
+def save_model(folder: Path, model: Model, metadata: dict[str, Any]) -> None:
+    """Write config.json, with the metadata added to it, and model.safetensors into an existing folder."""
+    save_config(folder / CONFIG, model, metadata)
     safetensors.torch.save_file(unique_tensors(model), folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def save_config(path: Path, model: Model, about: dict[str, Any]) -> None:
-    """Write the configuration of a model, and further entries."""
-    config = {"format": FORMAT, "model": model.config.model_dump(mode="json")} | about
+def save_config(path: Path, model: Model, metadata: dict[str, Any]) -> None:
+    """Write the configuration of a model and the metadata, which are further keys of the file."""
+    config = {"format": FORMAT, "model": model.config.model_dump(mode="json")} | metadata
     if extensions := find_extensions(classes_of(model)):
         config[EXTENSIONS] = extensions
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

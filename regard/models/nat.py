@@ -134,10 +134,16 @@ class NATransformer(EncoderDecoder):
 
 
 def upsample(encoder_output: Tensor, source_layout: Layout | None, target: Tensor, layout: Layout | None) -> Tensor:
-    """Distribute the encoder output, (B, S, W), evenly over the positions of the NAT target, which has `layout`.
+    """Distribute the encoder output evenly over the positions of the NAT target.
 
-    Return the encoder output of the source token that corresponds to each position; zeros for an empty source. The
-    result has the shape of `target`, (B, T, W).
+    Args:
+        encoder_output: (B, S, W).
+        source_layout: Layout of the encoder output.
+        target: Tensor with the shape of the result, (B, T, W).
+        layout: Layout of the NAT target.
+
+    Returns:
+        The encoder output of the source token that corresponds to each position; zeros for an empty source.
     """
     if not encoder_output.shape[1]:
         return torch.zeros_like(target)

@@ -66,9 +66,12 @@ def _search(sorted_values: Tensor, values: Tensor, right: bool) -> Tensor:
 
 
 def nearest_centroid(x: Tensor, centroids: Tensor, bias: Tensor) -> Tensor:
-    """Return the index of the centroid with the largest cosine similarity to each token plus bias, int32.
+    """Return the index of the centroid with the largest cosine similarity plus bias, (B, H, T), int32.
 
-    Centroids, (H, C, D), have unit length; the bias is (H, C). Tokens are (B, H, T, D), the result is (B, H, T).
+    Args:
+        x: Tokens, (B, H, T, D).
+        centroids: Centroids of unit length, (H, C, D).
+        bias: Added to the similarity to each centroid, (H, C).
     """
     if torch.compiler.is_compiling():
         nearest: Tensor = _nearest_centroid_op(x, centroids, bias)

@@ -133,11 +133,13 @@ def cross_entropy_kernel_(logits: Tensor, labels: Tensor, smoothing: float, back
 
 
 def _fits_registers(logits: Tensor) -> bool:
+    """Return whether the one-read kernel applies, which reads two logits in half precision as one int32."""
     V = logits.shape[-1]
     return logits.dtype in _MINUS_INFINITY and V % 2 == 0 and V <= MAX_ONE_READ and logits.data_ptr() % 4 == 0
 
 
 def _one_read(logits: Tensor, labels: Tensor, smoothing: float, backward: bool) -> Tensor:
+    """`cross_entropy_kernel_` for rows that fit into registers; only as many programs start as run at once."""
     from regard.ops.triton import cross_entropy as kernels
 
     N, V = logits.shape
@@ -155,6 +157,7 @@ def _one_read(logits: Tensor, labels: Tensor, smoothing: float, backward: bool) 
 
 
 def _two_reads(logits: Tensor, labels: Tensor, smoothing: float, backward: bool) -> Tensor:
+    """`cross_entropy_kernel_` for rows of any length, read once for the loss and once for the gradient."""
     from regard.ops.triton import cross_entropy as kernels
 
     N, V = logits.shape

@@ -274,7 +274,12 @@ def tile_rows(width: int, tile: int, warps: int) -> dict[str, int]:
     """Return the launch options of a kernel whose programs process complete rows.
 
     These are the width of a row, W; the width padded to a power of two, P; the number of rows per program, R; and the
-    number of warps, num_warps. A program processes `tile` elements at once, with `warps` warps, or a single wider row.
+    number of warps, num_warps.
+
+    Args:
+        width: Width of a row.
+        tile: Number of elements that a program processes at once; more if a single row is wider.
+        warps: Number of warps per `tile` elements.
     """
     padded = max(16, 1 << (width - 1).bit_length())
     if padded > tile:

@@ -100,8 +100,13 @@ def sum_by_token(
 
     The same rows are summed in the same order every time, so that gradients are bit-identical.
 
-    The rows are contiguous. Tokens outside the vocabulary are ignored. `scale` is a factor on the sums, and `seed` is
-    that of the dropout that was applied to the rows.
+    Args:
+        grad: A row for each token, (N, W), contiguous.
+        tokens: Tokens, (N,); those outside the vocabulary are ignored.
+        vocabulary: Number of tokens, V.
+        scale: Factor on the sums.
+        seed: Seed of the dropout that was applied to the rows.
+        dropout: Dropout probability.
     """
     from regard.ops.triton import embedding as kernels
 

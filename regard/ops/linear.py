@@ -69,10 +69,14 @@ def linear(
     half_copy: WeightAndBias | None = None,
     prepacked: PrepackedWeights | None = None,
 ) -> Tensor:
-    """Return x @ weightᵀ + bias, (..., I) to (..., O), with a weight (O, I).
+    """Return x @ weightᵀ + bias.
 
-    `half_copy` holds weight and bias in half precision; by default, they are rounded when needed. Prepacked weights are
-    used in inference.
+    Args:
+        x: Input, (..., I).
+        weight: Weight, (O, I).
+        bias: Bias, (O,).
+        half_copy: Weight and bias in half precision; by default, they are rounded when needed.
+        prepacked: Prepacked weights, used in inference.
     """
     if prepacked is not None and prepacked.applies(x, weight):
         return prepacked.linear(x, weight, bias)

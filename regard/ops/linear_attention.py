@@ -27,8 +27,10 @@ def linear_attention(
     """Return the context, (B, H, T, D), for the features elu(x) + 1, or for plain q·k without division.
 
     Args:
-        q: Queries, (B, H, T, D); keys and values (B, H, S, D); T = S if causal.
-        lengths: Number of keys of each row that are not padding, (B,); None: all.
+        q: Queries, (B, H, T, D).
+        k: Keys, (B, H, S, D); T = S if causal.
+        v: Values, (B, H, S, D).
+        lengths: Number of keys of each row that are not padding, (B,); all by default.
         causal: Whether queries attend to no later keys.
         elu: Whether the features are elu(x) + 1.
         scale: Factor on q·k.

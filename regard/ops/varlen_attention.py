@@ -78,7 +78,12 @@ def attend_key_ranges(
 ) -> Tensor:
     """Return the context, (B, H, T, D), of queries that attend to ranges of keys.
 
-    The ranges refer to tokens in `order`, or in the order of q, k and v by default. `scale` is a factor on the scores.
+    Args:
+        q: Queries, (B, H, T, D); keys and values (B, H, S, D).
+        ranges: Key range of each query.
+        scale: Factor on the scores.
+        dropout: Dropout probability of the weights.
+        order: The order of tokens that the ranges refer to, if it is not that of q, k and v.
     """
     seed = draw_seed(q.device) if dropout else None
     return _attend(q, k, v, *ranges, *(order or (None, None)), seed, scale, dropout)

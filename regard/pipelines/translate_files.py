@@ -345,6 +345,7 @@ def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
 
 
 def _count_n_best(path: Path, n_best: int) -> RecordCount:
+    """Count the records of an n-best list; an incomplete last record is not counted."""
     records = size = 0
     last_start = last_lines = 0
     for line in complete_lines(path):

@@ -68,7 +68,13 @@ class Translator:
     Texts are split into sentences, which are translated separately and joined with the original spacing, unless
     `split=False` is given. `score` and `embed` do not split.
 
-    Attributes:
+    Args:
+        model: The model.
+        vocabularies: Vocabularies of the model.
+        languages: Codes of the source and the target language, such as "en" and "zh".
+        others: Further models of an ensemble, with the same vocabularies.
+        generator: Decodes instead of the search in regard, such as an export for CTranslate2.
+        precision: Precision of the linear layers on a CPU; their weights are prepacked.
         longest_source: Number of tokens of the longest source in the training data, without END; None if unknown.
     """
 
@@ -90,7 +96,7 @@ class Translator:
                 prepack(member, precision)
         self.generator = _build_generator(self.models) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
-        self._folder: Path | None = None
+        self._folder: Path | None = None  # that the model was loaded from
 
     def __repr__(self) -> str:
         ensemble = f", ensemble of {len(self.models)}" if len(self.models) > 1 else ""
@@ -118,17 +124,15 @@ class Translator:
             return cls._load_exported(path, len(others), device, precision)
         chosen = choose_precision(precision, device)
         folders = [find_model_folder(Path(folder)) for folder in (path, *others)]
-        models, vocabularies, abouts = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
+        models, vocabularies, metadata = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
         for other, own in zip(others, vocabularies[1:], strict=True):
             if own.fingerprint() != vocabularies[0].fingerprint():
                 raise UserError(f"{other}: its tokenizer differs from that of {path}; an ensemble shares one tokenizer")
         if device.type != "cpu":  # on CPU, the precision applies to linear layers only
             for model in models:
                 model.to(getattr(torch, chosen))
-        translator = cls(models[0], vocabularies[0], abouts[0].languages, models[1:], precision=chosen)
-        translator.longest_source = min(
-            (about.longest_source for about in abouts if about.longest_source), default=None
-        )
+        translator = cls(models[0], vocabularies[0], metadata[0].languages, models[1:], precision=chosen)
+        translator.longest_source = min((each.longest_source for each in metadata if each.longest_source), default=None)
         translator._folder = folders[0]
         return translator
 
@@ -139,13 +143,14 @@ class Translator:
             raise UserError("CTranslate2 has no ensembles; give training runs instead of an exported model")
         if precision is not None:
             raise UserError(f"{folder}: its precision was chosen when it was exported; omit precision")
-        metadata = read_config(folder, FOREIGN_CONFIG)
-        model, vocabularies = build_on_meta(metadata, folder / FOREIGN_CONFIG), Vocabularies.load(folder)
+        config = read_config(folder, FOREIGN_CONFIG)
+        model, vocabularies = build_on_meta(config, folder / FOREIGN_CONFIG), Vocabularies.load(folder)
         _check_vocabulary_sizes(folder, model, vocabularies)
-        about = _Metadata.select(metadata, folder / FOREIGN_CONFIG)
-        check_engine_files(folder, about.files)
-        generator = CTranslate2Generator(folder, vocabularies.tokens, device, about.longest)
-        return cls(model, vocabularies, about.languages, generator=generator, longest_source=about.longest_source)
+        metadata = _Metadata.select(config, folder / FOREIGN_CONFIG)
+        check_engine_files(folder, metadata.files)
+        generator = CTranslate2Generator(folder, vocabularies.tokens, device, metadata.longest)
+        languages, longest_source = metadata.languages, metadata.longest_source
+        return cls(model, vocabularies, languages, generator=generator, longest_source=longest_source)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Translator:
@@ -165,9 +170,9 @@ class Translator:
     def save(self, folder: Path, metadata: Mapping[str, Any] | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer to an existing folder."""
         self.vocabularies.save(folder)
-        save_model(folder, self.model, self.about() | dict(metadata or {}))
+        save_model(folder, self.model, self.metadata() | dict(metadata or {}))
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Return what the configuration file of a model folder states besides the architecture."""
         return {"languages": list(self.languages), "longest_source": self.longest_source}
 
@@ -259,10 +264,10 @@ class Translator:
         trees: bool,
         snapshots: bool,
     ) -> list[list[Hypothesis]]:
-        """Return the n best translations of each sentence; see `hypotheses` for the arguments."""
+        """Generate, rerank and align the n best translations of each sentence; see `hypotheses` for the arguments."""
         sources = [request.source for request in requests]
         found: dict[int, list[TokenHypothesis]] = {}
-        with self._inference() as has_hooks:
+        with self._inference() as hooks_disabled:
             for batch in batch_by_tokens(range(len(sources)), sources, self.generator.batch_tokens(settings)):
                 generated = self.generator.generate([requests[i] for i in batch], settings, trace=trees or snapshots)
                 found.update(zip(batch, generated, strict=True))
@@ -271,7 +276,7 @@ class Translator:
                     [sentence.text for sentence in sentences], found, self.reranker(settings.rerank), settings.n_best
                 )
             maps = self._align(sources, found) if alignments else {}
-        if has_hooks and found:  # search does not call the hooks: pass the results through the model once more
+        if hooks_disabled and found:  # search calls no hooks: pass the results through the model once more
             with self._inference(hooks=True):
                 self.generator.run_forward(sources, [found[i][0] for i in range(len(sources))])
         return [

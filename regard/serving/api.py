@@ -40,7 +40,8 @@ async def list_models(service: ServiceDependency) -> schemas.ApiModels:
 @router.post("/translate", response_model=schemas.ApiTranslateResponse)
 async def translate(request: Request, body: schemas.ApiTranslateRequest, service: ServiceDependency) -> Response:
     """Translate texts, with n-best lists, scores and alignments of each sentence."""
-    model = _check_translation(service, request, body)
+    _check_translation(service, request, body)
+    model = _select_model(service, body)
     documents = await service.translate(
         request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
     )
@@ -99,11 +100,15 @@ async def classify(request: Request, service: ServiceDependency) -> schemas.ApiC
     )
 
 
-def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> ServedModel:
-    """Check the key, the limits and the languages of a request, and return its model."""
+def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> None:
+    """Check the key and the limits of a request, and log which model and languages it names."""
     service.check_request(request, body.api_key, body.text_list, body.n_best)
     names = {"source": body.source, "target": body.target, "model": body.model}
     request.state.log_fields.update({field: service.loggable(name) for field, name in names.items()})
+
+
+def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> ServedModel:
+    """Return the model that a request names, or one for its languages."""
     if body.model is not None or (body.source is None and body.target is None):
         model = service.models.find(body.model, "translate")
         for requested, supported in zip((body.source, body.target), model.info.languages or (), strict=True):
@@ -116,7 +121,8 @@ def _check_translation(service: Service, request: Request, body: schemas.ApiTran
 
 
 async def _sentence_events(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> AsyncIterator[str]:
-    model = _check_translation(service, request, body)
+    _check_translation(service, request, body)
+    model = _select_model(service, body)
     assert model.job_builder is not None
     documents, jobs = await service.parse(
         request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments

@@ -139,6 +139,7 @@ class Batcher:
         await asyncio.gather(*(slot.worker.stop() for slot in self._slots))
 
     async def _run_slot(self, slot: WorkerSlot) -> None:
+        """Run batches in a worker, one after another, and restart the worker when it has died."""
         while True:
             await self._wait_for_batch(slot)
             if not slot.worker.alive:

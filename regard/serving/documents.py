@@ -143,7 +143,7 @@ class TextBlock:
         target, starts = self.split.join_with_starts([translation.text for translation in translations])
         spans = list(_aligned_spans(self.split, translations, starts)) if self.elements else []
         placed = [_place(element, spans, len(target), len(self.text)) for element in self.elements]
-        return _write(placed, target, 0, len(target))
+        return _render(placed, target, 0, len(target))
 
 
 class HtmlDocument:
@@ -268,17 +268,22 @@ def _aligned_spans(
     split: SplitText, translations: Sequence[Translation], target_starts: Sequence[int]
 ) -> Iterator[AlignedSpan]:
     """Yield the span of each sentence, and of each target token with the source token of the largest weight."""
-    for sentence, translation, s, t in zip(split.sentences, translations, split.starts, target_starts, strict=True):
-        yield AlignedSpan((s, s + len(sentence.text)), (t, t + len(translation.text)), is_sentence=True)
+    starts = zip(split.starts, target_starts, strict=True)
+    for sentence, translation, (source_start, target_start) in zip(split.sentences, translations, starts, strict=True):
+        source_end, target_end = source_start + len(sentence.text), target_start + len(translation.text)
+        yield AlignedSpan((source_start, source_end), (target_start, target_end), is_sentence=True)
         alignment = translation.alignment
         if alignment is None:
             continue
-        for row, (start, end) in zip(alignment.weights, alignment.target_spans, strict=False):  # END has no span
+        for row, target_span in zip(alignment.weights, alignment.target_spans, strict=False):  # END has no span
             weights = row[: len(alignment.source_spans)]
-            if not weights or start == end:
-                continue
-            source_start, source_end = alignment.source_spans[weights.index(max(weights))]
-            yield AlignedSpan((s + source_start, s + source_end), (t + start, t + end))
+            if weights and target_span[0] < target_span[1]:
+                source_span = alignment.source_spans[weights.index(max(weights))]
+                yield AlignedSpan(_shift(source_span, source_start), _shift(target_span, target_start))
+
+
+def _shift(span: tuple[int, int], offset: int) -> tuple[int, int]:
+    return span[0] + offset, span[1] + offset
 
 
 def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, source_length: int) -> Element:
@@ -307,7 +312,7 @@ def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, s
     return Element(element.opening, position, position, element.closing, children)
 
 
-def _write(elements: Sequence[Element], target: str, start: int, end: int) -> str:
+def _render(elements: Sequence[Element], target: str, start: int, end: int) -> str:
     """Return a range of the translation with its elements; overlapping elements are written one after another."""
     parts: list[str] = []
     position = start
@@ -318,6 +323,6 @@ def _write(elements: Sequence[Element], target: str, start: int, end: int) -> st
         while first < stop and target[first].isspace():
             first += 1
         parts += [html.escape(target[position:first], quote=False), element.opening]
-        parts += [_write(element.children, target, first, stop), element.closing]
+        parts += [_render(element.children, target, first, stop), element.closing]
         position = stop
     return "".join([*parts, html.escape(target[position:end], quote=False)])

@@ -72,6 +72,7 @@ class RequestMiddleware:
             self._log(request, sender, time.perf_counter() - started)
 
     async def _handle(self, request: Request, receive: Receive, sender: "_ResponseSender") -> None:
+        """Check the host and read the body, wait for admission, and pass the request on to its endpoint."""
         limits, config, path = self._service.limits, self._service.config, request.scope["path"]
         if config.hosts is not None:
             check_host(request.headers, config.hosts, config.origins)
@@ -86,6 +87,7 @@ class RequestMiddleware:
             sender.on_start()
 
     def _log(self, request: Request, sender: "_ResponseSender", seconds: float) -> None:
+        """Count and log a request, and return its use of the key if it was rejected for a reason in `NOT_COUNTED`."""
         endpoint = getattr(request.scope.get("route"), "path", "other")
         fields: dict[str, Any] = request.state.log_fields
         metrics, reason = self._service.metrics, fields.get("reason")

@@ -146,6 +146,7 @@ class TranslationRunner(ModelRunner):
         return results
 
     def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool) -> Translation:
+        """Convert a hypothesis to a message; with `as_json`, its alignment is encoded in the worker."""
         alignment = None
         if hypothesis.alignment is not None:
             vocabularies = self.translator.vocabularies

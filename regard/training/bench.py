@@ -148,6 +148,7 @@ def time_training(
 
 
 def _variants(run: str, device: torch.device, libraries: Sequence[str]) -> Iterator[Variant]:
+    """Yield the variants of a run: changes of its recipe, and the same model in other libraries."""
     recipe = open_run(Path(run))[1]
     yield from (Variant(run, changes) for changes in list_changes(recipe, device))
     for library in libraries:
@@ -173,6 +174,7 @@ def list_changes(recipe: Recipe, device: torch.device) -> Iterator[Changes]:
 
 
 def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
+    """Yield precisions, CUDA graphs and compilation; the latter two need the changes in `pack`, for packed batches."""
     training = recipe.training
     bfloat16: Changes = ()
     if training.precision == "float32":

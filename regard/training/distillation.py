@@ -122,7 +122,7 @@ def _select_lines(
             yield pair, "" if long or blank else pair.source
 
 
-def write_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
+def format_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
     """Format pairs as text: one string per line file, or a single one for a .tsv or .jsonl file."""
     if len(paths) == 2:
         return ["".join(f"{join_lines(pair[side])}\n" for pair in pairs) for side in (0, 1)]

@@ -212,6 +212,7 @@ def _exit_silently(code: int) -> NoReturn:
 
 
 def _own_device(name: str) -> torch.device:
+    """Return the device of this process: with GPUs, the one with its local rank."""
     device = choose_device(name)
     if device.type != "cuda":
         return device

@@ -1,7 +1,7 @@
 """The training loop. It knows nothing about what it trains: a `Task` provides batches, losses and scores."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -182,7 +182,8 @@ class TrainingLoop(Generic[B]):
         self._set_step(step)
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
-        result = self._replayed_step(step_batches, step) or self._eager_step(step_batches, step)
+        stage = self.task.begin_step(step)
+        result = self._replayed_step(step_batches, step, stage) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
@@ -234,9 +235,8 @@ class TrainingLoop(Generic[B]):
             self._report(step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped")
         return result
 
-    def _replayed_step(self, batches: list[B], step: int) -> StepResult | None:
-        """Take a step from its CUDA graph; None if there is none and none can be captured yet."""
-        stage = self.task.begin_step(step)
+    def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
+        """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         count = max(1, sum(map(self.task.count, batches)))

@@ -31,7 +31,7 @@ class MetricsLog:
 
     @contextmanager
     def open(self, step: int) -> Iterator[None]:
-        """Open the log after this step. TensorBoard events of later steps, written by a killed process, are purged."""
+        """Open the log after `step`; purge TensorBoard events of later steps, which a killed process has written."""
         if not self.tensorboard:
             yield
             return

@@ -51,7 +51,7 @@ class Strategy(ABC, Generic[B]):
     """Computes the gradients of a step.
 
     Attributes:
-        weights: The module whose parameters the optimizer updates and checkpoints hold.
+        weights: The module whose parameters the optimiser updates and checkpoints hold.
         step_tokens: Number of tokens by which gradients are divided; a tensor, so that a CUDA graph reads its value.
     """
 
@@ -161,6 +161,7 @@ class DataParallel(Strategy[B]):
         self._wrap()
 
     def _wrap(self) -> None:
+        """Wrap the model and its loss in a module that averages gradients over processes."""
         # Without buffers, because DDP would synchronise them; position tables grow as each process needs.
         module = _LossModule(self.task, _parameters_only(self.task.model, {}))
         self.module = nn.parallel.DistributedDataParallel(module)
@@ -191,6 +192,7 @@ class FullyShardedDataParallel(DataParallel[B]):
     sharded = True
 
     def _wrap(self) -> None:
+        """Replace the parameters of the model by shards; the main process keeps a complete copy to save."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -202,13 +204,13 @@ class FullyShardedDataParallel(DataParallel[B]):
             if isinstance(module, nn.ModuleList):
                 for block in module:
                     fully_shard(block, mesh=mesh)
-        self.forward = _LossModule(self.task, model)
-        self.sharded_module = fully_shard(self.forward, mesh=mesh)
+        self.loss_module = _LossModule(self.task, model)
+        self.sharded_module = fully_shard(self.loss_module, mesh=mesh)  # the same object with the methods of FSDP2
         self.weights = _parameters_only(model, {})
 
     def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         self.sharded_module.set_requires_gradient_sync(last)
-        _, loss = self.forward(batch, step)
+        _, loss = self.loss_module(batch, step)
         return loss  # type: ignore[no-any-return]
 
     def clip(self, bound: float) -> Tensor:

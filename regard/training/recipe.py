@@ -300,6 +300,7 @@ def builtin_recipes() -> list[str]:
 
 
 def _read_yaml(path: Path) -> Any:
+    """Read the YAML of a file or of the built-in recipe with this name."""
     name = path.name.removesuffix(".yaml")
     # "demo" always means the built-in recipe; "demo.yaml" may be a file.
     is_name = str(path) == name or (str(path) == f"{name}.yaml" and not path.exists())

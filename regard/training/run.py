@@ -223,6 +223,7 @@ def _claim(out: Path, stack: ExitStack) -> list[Path]:
 
 
 def _create_folder(out: Path) -> list[Path]:
+    """Create the run folder; return the folders that did not exist, innermost first."""
     created: list[Path] = []
     for path in (out, *out.parents):
         if path.exists():
@@ -238,7 +239,7 @@ def _create_folder(out: Path) -> list[Path]:
 
 
 def _remove_run(out: Path, created: list[Path]) -> None:
-    """Remove the contents of a run folder, and those of the folders created for it, innermost first, that are empty."""
+    """Empty a run folder, then remove the folders that were `created` for it, innermost first, while they are empty."""
     if not out.is_dir():  # deleted during the run
         return
     for path in out.iterdir():

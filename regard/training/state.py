@@ -108,7 +108,16 @@ class LossMeter:
 
 
 class TrainingState:
-    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run."""
+    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
+
+    Args:
+        model: The module whose parameters are trained.
+        optimiser: The optimiser of these parameters.
+        skip_above: Gradient norm above which steps are skipped; see `StepCheck` for the default.
+        ema: Decay of an exponential moving average of the weights; 0 for a plain mean.
+        processes: All processes of the run; a single one by default.
+        unit: What losses are summed over, such as "tokens".
+    """
 
     def __init__(
         self,

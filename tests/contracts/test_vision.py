@@ -23,8 +23,8 @@ from tests.images import TINY, image_recipe, paint
 def test_saved_models_can_be_loaded(vision_model: ViT | Swin, tmp_path: Path) -> None:
     save_model(tmp_path, vision_model, {"labels": ["a", "b", "c", "d", "e"]})
     assert {path.name for path in tmp_path.iterdir()} == {CONFIG, WEIGHTS}
-    model, about = load_model(tmp_path)
-    assert about["labels"] == ["a", "b", "c", "d", "e"]
+    model, metadata = load_model(tmp_path)
+    assert metadata["labels"] == ["a", "b", "c", "d", "e"]
     assert model.config == vision_model.config
     assert not model.training
     with torch.no_grad():

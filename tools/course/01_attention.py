@@ -28,7 +28,7 @@
 # %% [markdown] lang="zh"
 # # 1. 手算注意力
 #
-# 这门课共十一章，从零搭出一个把英语翻译成汉语的 **Transformer**，再把同样的零件用到图像上。读者要会用 PyTorch，不需要懂注意力。
+# 这门课共十一章，从零搭出一个英译中的 **Transformer**，再把同样的零件用到图像上。读者要会用 PyTorch，不需要懂注意力。
 # 想自己运行这些 notebook，先安装 regard 和 Jupyter：`pip install -e . jupyterlab`。
 #
 # 模型读到的句子是一串**词元**（token），也就是词或词的一部分，每个词元用一个向量表示。词元之间靠**注意力**（attention）交换信息。

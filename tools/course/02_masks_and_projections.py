@@ -119,13 +119,13 @@ print(f"q = xW_Q, k = xW_K: {chooses_itself(with_matrices):.2f}, by chance {1 / 
 # What a token looks at is therefore learned: training changes W_Q and W_K.
 #
 # With x from one sequence this is **self-attention**. In **cross-attention**, q comes from the decoder and k and v come from the
-# encoder: the translation asks, the source answers. One module does both:
+# encoder: the translation asks, the source answers. One module does both (chapter 3 explains its heads):
 
 # %% [markdown] lang="zh"
 # 可见词元看哪里是学出来的：训练改变的正是 W_Q 和 W_K。
 #
 # x 全部来自同一个序列，就是**自注意力**（self-attention）。在**交叉注意力**（cross-attention）里，q 来自解码器，k 和 v 来自编码器：
-# 译文提问，原文回答。两者用的是同一个模块：
+# 译文提问，原文回答。两者用的是同一个模块（其中的头见第 3 章）：
 
 # %%
 attention = regard.Attention(width=8, heads=2)

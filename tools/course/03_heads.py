@@ -88,11 +88,12 @@ print("the column form is the transposed row form")
 
 # %% [markdown] lang="en"
 # Now leave out the softmax. Matrix products are associative: **V(KᵀQ) = (VKᵀ)Q**. The left side builds an n × n matrix; the right
-# side builds a d × d matrix, whose size does not depend on the number of tokens. This is **linear attention**.
+# side builds a d × d matrix, whose size does not depend on the number of tokens. This is **linear attention**. The product of an a × b and a b × c matrix needs
+# 2abc operations:
 
 # %% [markdown] lang="zh"
 # 现在去掉 softmax。矩阵乘法满足结合律：**V(KᵀQ) = (VKᵀ)Q**。左边要算一个 n × n 的矩阵，右边只要算一个 d × d 的矩阵，
-# 大小和词元数无关。这就是**线性注意力**（linear attention）。
+# 大小和词元数无关。这就是**线性注意力**（linear attention）。a × b 的矩阵乘 b × c 的矩阵需要 2abc 次运算：
 
 # %%
 Q, K, V = torch.randn(3, 64, 2000, dtype=torch.float64)
@@ -113,7 +114,7 @@ for n in (100, 1_000, 10_000):
 # **Next**: [positions](04_positions.ipynb).
 
 # %% [markdown] lang="zh"
-# 左边随 n² 增长：词元多十倍，计算量多一百倍；右边只随 n 增长。
+# 左边随 n² 增长：词元数变成十倍，计算量就变成一百倍；右边只随 n 增长。
 #
 # 代价是：没有了 softmax，权重就不再集中在少数几个词元上。regard 提供几种不同的注意力，线性注意力是其中之一，它让 q 和 k
 # 先经过一个函数（特征映射），保证权重为正。另外两种保留 softmax，但只看一部分键：**局部**注意力看邻近的词元，**路由**注意力看同一簇的词元，

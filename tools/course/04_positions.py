@@ -13,7 +13,7 @@
 # %% [markdown] lang="zh"
 # # 4. 位置编码
 #
-# 注意力比较的只是*内容*。把输入的词元打乱，输出也只是跟着打乱。没有位置信息，“狗咬人”和“人咬狗”就是同一袋词。验证一下：
+# 注意力比较的只是*内容*。把输入的词元打乱，输出也只是跟着打乱。没有位置信息，“狗咬人”和“人咬狗”就是同一个词袋。验证一下：
 
 # %%
 import torch
@@ -31,14 +31,14 @@ print(torch.allclose(attention(x[:, order]), attention(x)[:, order], atol=1e-6))
 #
 # The simplest idea is a diagonal matrix: position p has a single entry at place p. In one common form this entry is p itself, so that
 # position 0 is the zero vector. It makes two weaknesses visible: the table ends at `width` positions, and every two positions are
-# orthogonal (their dot product is 0), so nothing says that 3 is closer to 4 than to 40.
+# orthogonal (their dot product is 0), so nothing says that 3 is closer to 4 than to 5.
 
 # %% [markdown] lang="zh"
 # 所以要给每个词元一个位置向量 p，**加**到词元的向量 x（即词元的嵌入，见第 5 章）上。是相加，不是拼接：宽度不变，而线性层作用在
 # x + p 上，仍然分得清内容和位置。
 #
 # 最简单的想法是对角矩阵：第 p 个位置只在第 p 维上有值。有一种常见的写法，这个值就是 p 本身，于是位置 0 是零向量。
-# 它正好暴露出两个弱点：位置数不能超过宽度；任意两个位置都正交（点积为 0），看不出 3 离 4 比离 40 近。
+# 它正好暴露出两个弱点：位置数不能超过宽度；任意两个位置都正交（点积为 0），看不出 3 离 4 比离 5 近。
 
 # %%
 diagonal = torch.diag(torch.arange(6.0))
@@ -50,15 +50,15 @@ print("dot product of positions 3 and 4:", (diagonal[3] @ diagonal[4]).item(), "
 #
 # "Attention Is All You Need", the paper of the Transformer, uses waves of different lengths. Features 2i and 2i+1 of position p are
 # sin(p / 10000^(2i/d)) and cos(p / 10000^(2i/d)), where d is the width. Like the hands of a clock, the first features turn fast and
-# the last ones slowly. Any position has an encoding, also beyond those seen in training, and near positions are similar. In the two
-# pictures on the right, dark means a large cosine similarity of two positions:
+# the last ones slowly. Any position has an encoding, also beyond those seen in training, and near positions are similar. In the
+# picture on the left, blue is positive and red is negative; in the other two, dark means a large cosine similarity of two positions:
 
 # %% [markdown] lang="zh"
 # ## 正弦编码
 #
 # 提出 Transformer 的论文 “Attention Is All You Need” 用的是一组不同波长的正弦波：位置 p 的第 2i 维和第 2i+1 维分别是
 # sin(p / 10000^(2i/d)) 和 cos(p / 10000^(2i/d))，d 是宽度。就像钟表的指针，前面的维度转得快，后面的维度转得慢。
-# 任何位置都有编码，训练时没见过的长度也不例外；而且相邻的位置彼此相似。右边两张图里，颜色越深，两个位置的余弦相似度越大：
+# 任何位置都有编码，训练时没见过的长度也不例外；而且相邻的位置彼此相似。左图里蓝色为正、红色为负；右边两张图里，颜色越深，两个位置的余弦相似度越大：
 
 # %%
 from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
@@ -78,13 +78,13 @@ axes[2].set(title="similarity, diagonal", xlabel="position")
 # %% [markdown] lang="en"
 # ## Learned and rotary
 #
-# **Learned** positions are a table of parameters with one row per position, as in BERT and ViT. They fit the task, but end where the
-# table ends:
+# **Learned** positions are a table of parameters with one row per position, as in BERT, a text encoder, and ViT
+# (chapter 10). They fit the task, but end where the table ends:
 
 # %% [markdown] lang="zh"
 # ## 可学习编码与旋转编码
 #
-# **可学习**的位置编码就是一张参数表，每个位置一行，BERT 和 ViT 用的是它。它能贴合任务，但表有多长，序列就只能有多长：
+# **可学习**的位置编码就是一张参数表，每个位置一行，文本编码器 BERT 和第 10 章的 ViT 用的是它。它能贴合任务，但表有多长，序列就只能有多长：
 
 # %%
 learned = Learned(size=32, width=64)
@@ -95,10 +95,11 @@ except regard.UserError as error:
 
 # %% [markdown] lang="en"
 # **Rotary** embeddings (RoPE) add nothing to x. They group the features of q and k in pairs and rotate each pair by an angle proportional
-# to the position. The dot product of two rotated vectors depends only on the *distance* of their positions:
+# to the position, the first pairs fast and the last ones slowly. The dot product of two rotated vectors depends only on the *distance* of
+# their positions:
 
 # %% [markdown] lang="zh"
-# **旋转**编码（RoPE）不往 x 上加任何东西，而是把 q 和 k 的特征两两配对，每一对旋转一个与位置成正比的角度。
+# **旋转**编码（RoPE）不往 x 上加任何东西，而是把 q 和 k 的特征两两配对，每一对旋转一个与位置成正比的角度，前面的转得快，后面的转得慢。
 # 旋转之后，两个向量的点积只和位置之*差*有关：
 
 # %%

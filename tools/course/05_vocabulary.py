@@ -62,10 +62,11 @@ for step in range(8):
 
 # %% [markdown] lang="en"
 # regard learns BPE with the `tokenizers` library. The first tokens are special: padding `<pad>`, the begin `<bos>` and the end `<eos>` of a
-# sentence. ▁ stands for a space, so that the text can be restored exactly.
+# sentence. ▁ stands for a space, so that the text can be restored exactly. Of the 320 tokens below, 256 are the bytes:
 
 # %% [markdown] lang="zh"
 # regard 用 `tokenizers` 库学习 BPE。最前面的几个是特殊词元：填充 `<pad>`、句首 `<bos>` 和句尾 `<eos>`。▁ 表示空格，这样才能一字不差地还原文本。
+# 下面的词表有 320 个词元，其中 256 个是字节：
 
 # %%
 tokenizer = regard.Tokenizer.train(corpus, size=320)

@@ -12,7 +12,8 @@
 # - the source tokens become embeddings plus positions, and pass through a stack of **encoder blocks**: the encoder output;
 # - the target tokens so far become embeddings plus positions, and pass through a stack of **decoder blocks**, which also look at the
 #   encoder output;
-# - a linear layer turns the last vector into *logits*: one score for every token of the vocabulary, which says how likely it is next.
+# - a linear layer turns each vector of the decoder output into *logits*: one score for every token of the vocabulary, which says how
+#   likely it is next.
 #
 # An encoder block is self-attention and a **feed-forward layer**: two linear layers with a ReLU between them, applied to every token
 # on its own. Each is followed by *Add & Norm*: add the input (residual connection), then normalise (LayerNorm). In a few lines:
@@ -24,7 +25,7 @@
 #
 # - 源端词元变成嵌入，加上位置编码，经过一叠**编码器块**，得到编码器的输出；
 # - 已有的目标端词元同样变成嵌入，加上位置编码，经过一叠**解码器块**，其间还要看编码器的输出；
-# - 最后用一个线性层把向量变成 *logits*：词表里每个词元一个分数，表示它是下一个词元的可能性有多大。
+# - 最后用一个线性层把解码器输出的每个向量变成 *logits*：词表里每个词元一个分数，表示它是下一个词元的可能性有多大。
 #
 # 一个编码器块由自注意力和**前馈层**组成。前馈层是两个线性层，中间夹一个 ReLU，对每个词元单独计算。两部分后面都接 *Add & Norm*：
 # 先加上输入（残差连接），再归一化（层归一化，LayerNorm）。写成代码只有几行：
@@ -77,13 +78,15 @@ print(f"gradient at the input: {input_gradient(True):.1e} with residual connecti
 # Without them less than a tenth of the gradient is left, after 12 blocks only.
 #
 # A **decoder block** has a third sublayer between the two: cross-attention, in which the target tokens attend to the encoder output.
-# Its self-attention is causal. The base model of the paper has six blocks of each kind; the blocks share no weights.
+# Its self-attention is causal. The base model of the paper has six blocks of each kind; the blocks share no weights. There is only
+# one embedding table: source, target and the last linear layer share it.
 
 # %% [markdown] lang="zh"
 # 去掉之后，梯度只剩不到十分之一，而这才 12 个块。
 #
 # **解码器块**在两者之间多一个子层：交叉注意力，目标端的词元通过它去看编码器的输出。解码器的自注意力带因果掩码。
 # 论文的 base 模型编码器和解码器各有六层，层与层之间不共享权重。
+# 嵌入表只有一张，由源端、目标端和最后的线性层共用。
 
 # %%
 config = regard.TransformerConfig.base(vocab=32_000)

@@ -43,11 +43,13 @@ print(f"exhaustive: {best} with probability {probability(best):.3f}")
 
 # %% [markdown] lang="en"
 # Greedy search takes A, which looks better at first, and never learns that B leads to a better sentence. **Beam search** keeps the k
-# best prefixes. It lies between greedy (k = 1) and exhaustive search (k = everything).
+# best prefixes. It lies between greedy (k = 1) and exhaustive search (k = everything). A prefix that is less probable than the best
+# finished sentence is dropped, because more tokens only make it less probable; therefore the search below ends after two steps:
 
 # %% [markdown] lang="zh"
 # 贪心搜索一上来就选了看起来更好的 A，再也没机会知道 B 会带来更好的句子。**束搜索**（beam search）每一步保留最好的 k 个前缀，
-# 介于贪心（k = 1）和穷举（k = 全部）之间。
+# 介于贪心（k = 1）和穷举（k = 全部）之间。如果一个前缀的概率已经低于写完的最好的句子，就不必再要了，因为越往下写概率只会越低；
+# 所以下面的搜索两步就结束了：
 
 # %%
 def beam_search(k: int) -> list[tuple[str, float]]:
@@ -127,12 +129,14 @@ for beam in (1, 3):
 
 # %% [markdown] lang="en"
 # Greedy search takes "love" (six of ten translators) and then has to choose between "apples" and "eating" (three each). The beam finds
-# "I like apples" (four of ten). `SearchSettings` holds the width of the beam, the length penalty and more; with `trees=True` a hypothesis
-# carries the whole beam, as the web page draws it. The hypotheses with a probability above 1 %:
+# "I like apples" (four of ten). Without a length penalty, the score is the log-probability. `SearchSettings` holds the width of the
+# beam, the length penalty and more; with `trees=True` a hypothesis carries the whole beam, as the web page draws it. The hypotheses with
+# a probability above 1 %:
 
 # %% [markdown] lang="zh"
 # 贪心搜索先选了 “love”（十个译者里有六个这么译），接下来只能在 “apples” 和 “eating” 里选（各三个）。束搜索则找到了 “I like apples”（十个里有四个）。
-# `SearchSettings` 里有束宽、长度惩罚等设置；加上 `trees=True`，结果会带上整棵搜索树，网页上画的就是它。概率超过 1 % 的候选如下：
+# 不加长度惩罚时，得分就是对数概率。
+# `SearchSettings` 里有束宽、长度惩罚等设置；加上 `trees=True`，结果会带上整棵搜索树，网页上画的就是它。概率超过 1% 的候选如下：
 
 # %%
 for item in best.tree:

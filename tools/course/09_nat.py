@@ -8,8 +8,8 @@
 # # 9. Autoregressive and non-autoregressive decoding
 #
 # The decoder of the last chapters is **autoregressive** (AT): n tokens need n passes, because each token is an input of the next, and one
-# more pass for the end symbol. A **non-autoregressive** model (NAT) predicts all tokens in one pass. Two questions arise: how long is the translation, and what is
-# lost when the tokens do not see each other?
+# more pass for the end symbol. A **non-autoregressive** model (NAT) predicts all tokens in one pass. Two questions arise: how
+# long is the translation, and what is lost when the tokens do not see each other?
 
 # %% [markdown] lang="zh"
 # # 9. 自回归与非自回归解码
@@ -41,11 +41,12 @@ source_layout, target_layout = (regard.Padded.of([len(row) for row in rows]) for
 # %% [markdown] lang="en"
 # `NATransformer` has the same encoder and decoder blocks, without the causal mask. Its decoder reads mask tokens, as many as the
 # translation will be long. The length comes from a classifier over the encoder output, which predicts the *difference* between the
-# lengths of target and source. Both are trained together:
+# lengths of target and source (here always −1, because only the source has an end symbol). Both are trained together:
 
 # %% [markdown] lang="zh"
 # `NATransformer` 的编码器块和解码器块与之前相同，只是没有因果掩码。它的解码器读入的是一串掩码词元，译文多长就有多少个。
-# 长度由编码器输出上的一个分类器给出，它预测的是译文和原文的长度之*差*。两者一起训练：
+# 长度由编码器输出上的一个分类器给出，它预测的是译文和原文的长度之*差*（这里总是 −1，因为只有原文带句尾符号）。
+# 两者一起训练：
 
 # %%
 torch.manual_seed(1)
@@ -100,8 +101,8 @@ for a in first:
 # %% [markdown] lang="en"
 # This is the *multi-modality problem*, and the reason why non-autoregressive models are faster and less accurate. Three remedies, all in
 # regard: **distillation** (train on one model's translations, which are less diverse), **mask-predict** (several passes; the least
-# certain tokens are masked and predicted again), and two that need no length classifier: **CTC** (the model predicts more tokens than
-# needed, some of them blank; blanks and repetitions are removed), or a long target cut at the first end symbol.
+# certain tokens are masked and predicted again) and **CTC** (the model predicts more tokens than needed, some of them blank; blanks and
+# repetitions are removed). CTC needs no length classifier; a long target that is cut at the first end symbol needs none either.
 # [Non-autoregressive translation](../nat.md) measures speed and quality.
 #
 # **Next**: [images: ViT and Swin](10_vision.ipynb).
@@ -109,7 +110,7 @@ for a in first:
 # %% [markdown] lang="zh"
 # 这就是*多模态问题*（multi-modality problem）：非自回归模型更快，却不够准，根源就在这里。常用的对策有三种，regard 都支持：
 # **蒸馏**（用另一个模型的译文来训练，这些译文没那么多样）；**mask-predict**（多跑几遍，把最没把握的词元重新遮住再预测）；
-# 以及两种不需要长度分类器的办法：**CTC**（预测的词元比需要的多，其中可以有空白，最后去掉空白和重复），或者预测一个长序列，在第一个句尾符号处截断。
+# **CTC**（预测的词元比需要的多，其中可以有空白，最后去掉空白和重复）。CTC 不需要长度分类器；预测一个长序列、再从第一个句尾符号处截断，也不需要。
 # 速度和质量各差多少，见[非自回归翻译](../nat.md)的实测。
 #
 # **下一章**：[图像：ViT 与 Swin](10_vision.ipynb)。

@@ -7,8 +7,8 @@
 # %% [markdown] lang="en"
 # # 10. Images: ViT and Swin
 #
-# Attention needs tokens; a photograph has pixels. **ViT** (Vision Transformer) cuts the image into patches and treats each patch as a word. A 224 × 224
-# image has 14 × 14 = 196 patches of 16 × 16 pixels with 3 colours: 196 tokens of 768 numbers.
+# Attention needs tokens; a photograph has pixels. **ViT** (Vision Transformer) cuts the image into patches and treats each patch as
+# a word. A 224 × 224 image has 14 × 14 = 196 patches of 16 × 16 pixels with 3 colours: 196 tokens of 768 numbers.
 
 # %% [markdown] lang="zh"
 # # 10. 图像：ViT 与 Swin
@@ -53,8 +53,8 @@ print("learned positions:", tuple(model.positions.shape))
 # %% [markdown] lang="en"
 # ## Swin: windows that shift
 #
-# 196 tokens are few. With patches of 4 × 4 pixels there are 3,136, and full attention compares each with each: almost ten million
-# pairs. **Swin** attends within windows of 7 × 7 tokens only. So that information crosses their borders, every second layer shifts the
+# 196 tokens are few. With patches of 4 × 4 pixels there are 3,136, and full attention compares every two of them: almost ten million
+# pairs. **Swin** attends within windows of 7 × 7 tokens only. So that information crosses their borders, every second block shifts the
 # windows by half their size. The picture has 8 × 8 tokens in windows of 4 × 4, one colour for each window:
 
 # %% [markdown] lang="zh"
@@ -69,6 +69,7 @@ import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(1, 2, figsize=(6, 3.2))
 for axis, shift in zip(axes, ((0, 0), (2, 2)), strict=True):
+    # The layout of Hugging Face transformers; timm differs only for grids that need padding.
     windows = split_windows((8, 8), (4, 4), shift, "transformers", torch.device("cpu"))
     owner = torch.empty(64)
     for number, tokens in enumerate(windows.tokens):
@@ -80,11 +81,11 @@ full, windowed = 3136**2, 3136 * 49
 print(f"pairs: full attention {full:,}, windows of 7 × 7 {windowed:,} ({full // windowed} times fewer)")
 
 # %% [markdown] lang="en"
-# In the shifted picture, the windows at the edges join opposite sides of the image; a mask prevents attention across that seam. After
-# each stage, 2 × 2 neighbouring tokens are merged into one of twice the width, so that later stages see larger parts of the image.
+# In the shifted picture, the windows at the edges join opposite sides of the image; a mask prevents attention across that seam. The
+# blocks form four *stages*. Between two stages, 2 × 2 neighbouring tokens are merged into one of twice the width, so that later stages see larger parts of the image.
 
 # %% [markdown] lang="zh"
-# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。每个阶段结束时，相邻的 2 × 2 个词元合并成一个，
+# 平移之后，边缘的窗口会把图片相对的两侧拼在一起，要用掩码禁止跨过接缝的注意力。所有的块分成四个*阶段*（stage），从一个阶段到下一个，相邻的 2 × 2 个词元合并成一个，
 # 宽度翻倍，这样后面的阶段就能看到更大的范围。
 
 # %%

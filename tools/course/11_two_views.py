@@ -8,14 +8,14 @@
 # # 11. Two views: CroCo, and the way to DUSt3R and MASt3R
 #
 # Two photographs of one scene from different places contain its geometry. **CroCo** learns it without labels: 90 % of the first view is
-# hidden, and the model completes it with the help of the second. Looking at the hidden part alone does not help; the model has to find
+# hidden, and the model completes it with the help of the second. The visible 10 % of the first view are not enough; the model has to find
 # *where the same surface is in the other view*.
 
 # %% [markdown] lang="zh"
 # # 11. 两个视角：从 CroCo 到 DUSt3R 和 MASt3R
 #
 # 从两个位置拍同一个场景，两张照片里就有了几何信息。**CroCo** 不需要标注就能学到它：把第一张图遮住 90%，让模型借助第二张图补全。
-# 只盯着被遮住的部分是补不出来的，模型必须找到*同一块表面在另一张图里的位置*。
+# 只凭第一张图剩下的 10% 是补不出来的，模型必须找到*同一块表面在另一张图里的位置*。
 
 # %%
 import torch
@@ -75,7 +75,7 @@ print("equal to DecoderBlock")
 # | | CroCo | DUSt3R | MASt3R |
 # | --- | --- | --- | --- |
 # | decoders | one, for view 1 | two, for both views; in every layer each attends to the tokens of the other | as DUSt3R |
-# | output | pixels of the hidden patches | for every pixel a 3-D point (in the frame of view 1) and a confidence | also a descriptor for every pixel |
+# | output | pixels of the hidden patches | for every pixel a 3-D point (in the frame of view 1) and a confidence | also a descriptor for every pixel: a vector by which it is matched |
 # | loss | squared error of the pixels | distance ℓ of the points, weighted by the confidence C: C·ℓ − α·log C | also InfoNCE: the descriptors of true matches must be most similar |
 # | use | pretraining, features | depth, camera poses, point clouds | matching |
 #
@@ -90,7 +90,7 @@ print("equal to DecoderBlock")
 # | | CroCo | DUSt3R | MASt3R |
 # | --- | --- | --- | --- |
 # | 解码器 | 一个，处理第一张图 | 两个，各处理一张图，每一层都互相看对方的词元 | 同 DUSt3R |
-# | 输出 | 被遮住部分的像素 | 每个像素对应的三维点（以第一张图的相机为坐标系）和置信度 | 另加每个像素的描述子 |
+# | 输出 | 被遮住部分的像素 | 每个像素对应的三维点（以第一张图的相机为坐标系）和置信度 | 另加每个像素的描述子，即用来匹配的向量 |
 # | 损失 | 像素的平方误差 | 点的距离 ℓ，以置信度 C 加权：C·ℓ − α·log C | 另加 InfoNCE：真正匹配的两点，描述子必须最相似 |
 # | 用途 | 预训练、提取特征 | 深度、相机位姿、点云 | 匹配 |
 #
@@ -105,9 +105,10 @@ for error in (0.02, 0.1, 0.5):
     print(f"error {error}: best confidence {confidence[loss.argmin()]:.2f}, alpha / error = {alpha / error:.2f}")
 
 # %% [markdown] lang="en"
-# regard trains CroCo and models for disparity on top of it: [CroCo](../croco.md). This is the end of the course. To see all of this at
+# regard trains CroCo and, on top of it, models for disparity, the shift of a point between the two views, which gives its depth:
+# [CroCo](../croco.md). This is the end of the course. To see all of this at
 # work on your own model, run `regard serve RUN` and open the page.
 
 # %% [markdown] lang="zh"
-# regard 可以训练 CroCo，也可以在它的基础上训练视差模型，见 [CroCo](../croco.md)。课程到这里就结束了。
-# 想在自己的模型上看到这一切，运行 `regard serve RUN`，打开网页即可。
+# regard 可以训练 CroCo，也可以在它的基础上训练视差模型（视差是同一点在两张图之间的位移，由它可以算出深度），见 [CroCo](../croco.md)。课程到这里就结束了。
+# 想看看自己的模型是怎么做的，运行 `regard serve RUN`，打开网页即可。

@@ -166,6 +166,7 @@ def _open(path: Path, settings: ImageSettings) -> tuple[Listing, ImageSet]:
 
 
 def _read_listing(path: Path, settings: ImageSettings) -> Listing:
+    """List the images of a file or folder; its content or suffix determines the format."""
     with report_unreadable(path):
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")

@@ -184,6 +184,7 @@ def _to_mode(image: Image.Image, mode: Mode) -> Image.Image:
 
 
 def _explain_unidentified(data: bytes | Path) -> str:
+    """Return why a file is not identified as an image."""
     if isinstance(data, Path):
         with open_regular(data) as file:
             data = file.read(512)

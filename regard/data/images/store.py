@@ -121,6 +121,8 @@ Chunk = tuple[int, npt.NDArray[np.uint8], dict[int, ImageError]]
 
 
 def _decode_all(images: ImageSet, resize: Resize, threads: int) -> Iterator[Chunk]:
+    """Yield chunks of decoded images, and the errors of those that cannot be read."""
+
     def decode(start: int) -> Chunk:
         end = min(start + CHUNK, len(images))
         pixels = np.zeros((end - start, images.channels, resize.size, resize.size), np.uint8)

@@ -67,6 +67,7 @@ def read_tars(path: Path, shards: list[Path]) -> Listing:
 
 
 def _read_tar(shard: Path, members: _Members, storage: TempStorage) -> None:
+    """Add the images, labels and folders of a shard to the members; compressed images are copied to `storage`."""
     with open_regular(shard) as file:
         start = file.read(8)
     # Not tarfile's own detection: its xz decoder reads any number of zeros as empty streams.

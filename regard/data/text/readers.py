@@ -246,6 +246,7 @@ def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file as bytes, decompressed according to its suffix."""
     try:
         if path.exists() and not path.is_dir() and path.parts[:2] != ("/", "dev"):  # shells pass pipes as /dev/fd/N
             check_regular(path)
@@ -296,6 +297,7 @@ def _number_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _text_of(row: dict[str, object], key: str, where: str) -> str:
+    """Return the value of a key, which must be a string; "a.b" selects key b of the object a."""
     value: object = row
     for part in [key] if key in row else key.split("."):
         if not isinstance(value, dict) or part not in value:

@@ -156,6 +156,7 @@ def by_rank(n_best_lists: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 def _find_sentences(text: str) -> Iterator[Sentence]:
+    """Yield the sentences of a text with the space that follows each."""
     start = previous = 0
     has_case = not text.islower()  # in a text without capital letters, a small letter may start a sentence
     has_words = False

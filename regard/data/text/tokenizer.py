@@ -132,6 +132,7 @@ class Tokenizer:
         return Tokenizer(backend)
 
     def _check_new(self, token: str, others: Sequence[str]) -> str:
+        """Return a new token in normal form; raise a `UserError` if it cannot be added to the vocabulary."""
         text, name = _normalise(token, f"the token {token!r}"), f"The new token {token!r}"
         if not text.strip():
             raise UserError(f"{name} is blank; a token needs at least one visible character.")

@@ -181,30 +181,30 @@ class BeamState:
         self.log_probs[len(rows) :] = -math.inf
 
     def collect(self, rows: Sequence[int], n_best: int) -> list[list[TokenHypothesis]]:
-        """Return the best finished hypotheses of the given rows."""
-        _, K, T = self.shape
+        """Return the best finished hypotheses of the given rows, best first."""
         index = torch.tensor(rows, dtype=torch.long, device=self.slots.device)
-        slots = self.slots[index, K : K + n_best, :T].long()
-
-        def follow(x: Tensor) -> list[list[list[int]]]:
-            by_step = x[index, None, :T].expand(-1, n_best, -1, -1)
-            followed: list[list[list[int]]] = by_step.gather(3, slots[..., None])[..., 0].tolist()
-            return followed
-
-        parts = (self.finished_scores, self.finished_lengths, self.end_log_probs)
         columns = (
-            follow(self.tokens),
-            follow(self.token_log_probs),
-            *(part[index, :n_best].tolist() for part in parts),
+            self._follow_slots(self.tokens, index, n_best),
+            self._follow_slots(self.token_log_probs, index, n_best),
+            self.end_log_probs[index, :n_best],
+            self.finished_lengths[index, :n_best],
+            self.finished_scores[index, :n_best],
         )
         return [
             [
-                TokenHypothesis(tokens[1:length], score, [*log_probs[1:length], end])
-                for tokens, log_probs, score, length, end in zip(*sentence, strict=True)
-                if score > -math.inf
+                TokenHypothesis(tokens[1:length], score, [*log_probs[1:length], end_log_prob])  # step 0 is BOS
+                for tokens, log_probs, end_log_prob, length, score in zip(*sentence, strict=True)
+                if score > -math.inf  # otherwise, fewer hypotheses have finished
             ]
-            for sentence in zip(*columns, strict=True)
+            for sentence in zip(*(column.tolist() for column in columns), strict=True)
         ]
+
+    def _follow_slots(self, stored: Tensor, rows: Tensor, n_best: int) -> Tensor:
+        """Return what is stored in the slots, (B, T + 1, K), for the best finished hypotheses, (rows, n_best, T)."""
+        _, K, T = self.shape
+        slots = self.slots[rows, K : K + n_best, :T].long()  # those of finished hypotheses follow K live ones
+        by_step = stored[rows, None, :T].expand(-1, n_best, -1, -1)
+        return by_step.gather(3, slots[..., None])[..., 0]
 
 
 def beam_kernels_apply(device: torch.device, beam_width: int) -> bool:

@@ -69,6 +69,7 @@ class CapturedNAT:
     def _predict_lengths_and_decode(
         self, sources: Sources, count: int, iterations: int
     ) -> tuple[list[list[LengthCandidate]], NATOutput]:
+        """Decode with a length classifier by two graphs, because the lengths determine the shape of the second one."""
         config = self.model.config
         (B, S), fits = self._padded(len(sources), max(map(len, sources)) + 1)
         K = min(count, 2 * config.max_length_offset + 1)
@@ -88,6 +89,7 @@ class CapturedNAT:
         return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
 
     def _decode_in_one_pass(self, sources: Sources) -> tuple[list[list[LengthCandidate]], NATOutput]:
+        """Encode and decode by one graph: without a classifier, the lengths follow from the sources."""
         config = self.model.config
         source_lengths = np.asarray([len(source) + 1 for source in sources], np.int64)
         lengths: list[int] = config.upsampled_lengths(source_lengths).tolist()

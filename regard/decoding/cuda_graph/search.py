@@ -47,6 +47,7 @@ class CapturedSearch:
             return self._search(requests, settings)
 
     def _search(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
+        """Search by steps of one shape; if it does not fit into memory, in two halves."""
         config = self.model.config
         model_max_length = config.max_positions
         constraints = TokenConstraints.of(requests, settings, config.eos, self.device, model_max_length)
@@ -103,6 +104,7 @@ class CapturedSearch:
         return self._step(half) if self._wanted[half] > STEPS_BEFORE_CAPTURE else None
 
     def _step(self, shape: SearchShape) -> CapturedStep:
+        """Return the step of a shape, as the most recently used one; it is captured if it does not exist."""
         step = self._steps.pop(shape, None)
         if step is None or not step.valid:
             self._free_memory(memory_of(self.model, shape))

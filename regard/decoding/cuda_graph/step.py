@@ -31,7 +31,11 @@ class SearchShape(NamedTuple):
 class StaticCache(KVCache):
     """A KV cache of fixed size, in which the K tokens of each step occupy consecutive slots.
 
-    The buffer holds keys and values, (2, B, H, T · K, D), and `step` the number of the current step, (1,).
+    Args:
+        kind: Function that attends to the stored keys.
+        buffer: Keys and values, (2, B, H, T · K, D).
+        step: Number of the current step, (1,).
+        beam_width: Number of tokens per step, K.
     """
 
     def __init__(self, kind: Callable[..., Tensor], buffer: Tensor, step: Tensor, beam_width: int) -> None:
@@ -62,23 +66,26 @@ class StaticCache(KVCache):
 class StaticDecoderState(DecoderState):
     """A decoder state in static tensors: the number of steps is on the device, and no tensor changes its size.
 
-    `slots` holds the slot of each hypothesis's token among the K tokens of each step, (B, K, T).
+    Args:
+        model: The model to decode with.
+        shape: Sizes of the search: B sentences, K hypotheses per sentence, S source and T target tokens.
+        slots: Slot of each hypothesis's token among the K tokens of each step, (B, K, T), which beam search updates.
     """
 
     def __init__(self, model: Transformer, shape: SearchShape, slots: Tensor) -> None:
         B, K, S, T = shape
-        config, weight = model.config, model.target_embedding.weight
+        config, weight, device = model.config, model.target_embedding.weight, model.target_embedding.weight.device
         blocks = [cast(DecoderBlock, block) for block in model.decoder]
-        H, D = config.heads, config.width // config.heads
+        L, H, D = len(blocks), config.heads, config.width // config.heads
         self.model, self.shape, self.slots = model, shape, slots
-        # Zeros: the weight of a masked value is 0, but 0 · NaN is NaN.
-        self._keys_values = weight.new_zeros(len(blocks), 2, B, H, T * K, D)
-        self._source = weight.new_zeros(len(blocks), 2, B, H, S, D)
-        self._source_tokens = torch.full((B, S), config.eos, device=weight.device)
-        self._source_lengths = torch.ones(B, dtype=torch.long, device=weight.device)
-        self._stored = torch.zeros(B, dtype=torch.long, device=weight.device)  # tokens in the cache after this step
-        self._slot = torch.arange(K, device=weight.device)
-        self.step = torch.zeros(1, dtype=torch.long, device=weight.device)
+        self.step = torch.zeros(1, dtype=torch.long, device=device)  # number of finished steps
+        # Keys and values are zeros at first: the weight of a masked value is 0, but 0 · NaN is NaN.
+        self._keys_values = weight.new_zeros(L, 2, B, H, T * K, D)
+        self._stored = torch.zeros(B, dtype=torch.long, device=device)  # tokens in the cache after this step
+        self._slot = torch.arange(K, device=device)
+        self._source = weight.new_zeros(L, 2, B, H, S, D)
+        self._source_tokens = torch.full((B, S), config.eos, device=device)
+        self._source_lengths = torch.ones(B, dtype=torch.long, device=device)
         caches = [
             StaticCache(block.attention.kind, buffer, self.step, K)
             for block, buffer in zip(blocks, self._keys_values, strict=True)

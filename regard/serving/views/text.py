@@ -159,6 +159,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
 
 
 def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
+    """Describe an attention module for the page; entropy and distance are None where they are undefined."""
     group, layer = parse_attention_name(name)
     is_distribution = not (weights_HTS < 0).any()
     has_distance = is_distribution and group != "cross"

@@ -116,7 +116,7 @@ class ClassificationRecipe(Recipe):
         return None if attention.kind == "full" else f"{attention.kind} attention"
 
     def model_settings(self, classes: int = 2, channels: int | None = None) -> Any:
-        """Return the configuration of the model, given the numbers of classes and channels."""
+        """Return the configuration of the model; `classes` is arbitrary before the data is known."""
         size = {} if self.data.size is None else {"image": self.data.size}
         return self._build_config(classes=classes, channels=channels or self.data.channels or 3, **size)
 

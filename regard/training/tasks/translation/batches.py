@@ -128,9 +128,15 @@ def collate(
     shape: PackedShape | None = None,
     count: Callable[[RaggedArray, RaggedArray], int] = count_labels,
 ) -> TextBatch:
-    """Build a batch of some rows of a corpus: packed into one row, which is filled to `shape` if given, or padded.
+    """Build a batch of some rows of a corpus.
 
-    `count` returns the number of tokens that the loss is a sum over, given sources and targets.
+    Args:
+        corpus: The corpus.
+        rows: Indices of the pairs.
+        packed: Whether the pairs are concatenated in a single row; otherwise they are padded.
+        pad: The padding token.
+        shape: Shape to which a packed batch is filled up.
+        count: Returns the number of tokens that the loss is a sum over, given sources and targets.
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
@@ -154,6 +160,7 @@ def _pad(source: RaggedArray, target: RaggedArray, pad: int, **rest: Any) -> Tex
 
 
 def _pack(source: RaggedArray, target: RaggedArray, pad: int, shape: PackedShape | None, **rest: Any) -> TextBatch:
+    """Concatenate all pairs in one row; inputs omit the last token of each target, labels the first."""
     first = _is_first(target)
     last = np.roll(first, -1)  # the token before the first token of a sentence is the last one of its neighbour
     lengths, inputs, labels = target.lengths - 1, target.tokens[~last], target.tokens[~first]

@@ -231,17 +231,21 @@ class TranslationRecipe(Recipe):
             raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
 
     def model_settings(self, source_vocab: int = 8, target_vocab: int = 8) -> EncoderDecoderConfig:
-        """Return the configuration of the model, given the vocabulary sizes."""
-        configs = MODELS[self.kind].config_type()
-        for key in sorted(self.model.keys() - configs.model_fields.keys() - {"preset"}):
-            translators = {name: model for name, model in MODELS.items() if issubclass(model, EncoderDecoder)}
-            if others := [name for name, model in translators.items() if key in model.config_type().model_fields]:
-                raise UserError(f"model.{key}: is for model.kind={' or '.join(others)}, not {self.kind}")
+        """Return the configuration of the model; before the vocabulary sizes are known, with arbitrary ones."""
+        self._check_model_keys()
         if self.model.get("tie") == "all" and not self.tokenizer.joint:
             raise UserError("model.tie: 'all' needs one vocabulary for both sides; set model.tie=target")
         vocab = source_vocab if self.tokenizer.joint else (source_vocab, target_vocab)
         config: EncoderDecoderConfig = self._build_config(vocab=vocab)
         return config
+
+    def _check_model_keys(self) -> None:
+        """Reject keys of the group `model` that only other kinds of translation models have."""
+        own = MODELS[self.kind].config_type().model_fields
+        translators = {name: model for name, model in MODELS.items() if issubclass(model, EncoderDecoder)}
+        for key in sorted(self.model.keys() - own.keys() - {"preset"}):
+            if others := [name for name, model in translators.items() if key in model.config_type().model_fields]:
+                raise UserError(f"model.{key}: is for model.kind={' or '.join(others)}, not {self.kind}")
 
     def max_positions(self) -> int | None:
         """Return the maximum number of positions of the model; None if it has no limit."""
