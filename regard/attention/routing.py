@@ -186,19 +186,22 @@ class Routing(nn.Module, Kind):
     def _attend_clusters(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, queries: "_Members", keys: "_Members", dropout: float
     ) -> Tensor:
-        """Attend with the members of each cluster gathered into a row, padded to the largest cluster."""
-        allowed, shape = keys.occupied[..., None, :], q.shape[:-1]
-        if mask.reach != (None, None):
-            query_positions, key_positions = mask.positions(q.shape[-2], k.shape[-2], q.device)
-            query_positions, key_positions = query_positions[queries.tokens], key_positions[keys.tokens]
+        """Attend with the members of each cluster gathered into a row, padded to the largest cluster.
+
+        Rows become the batch and clusters the heads, (R, C, M, D). The context of empty query slots is never read.
+        """
+        shape, on_cpu = q.shape[:-1], q.device.type == "cpu"
+        allowed = keys.occupied[..., None, :]  # (R, C, 1, M)
+        if mask.reach != (None, None):  # a causal mask or a window
+            positions = mask.positions(q.shape[-2], k.shape[-2], q.device)
+            query_positions, key_positions = positions[0][queries.tokens], positions[1][keys.tokens]
             in_reach = in_window(mask.reach, query_positions[..., None], key_positions[..., None, :])
             assert in_reach is not None
-            allowed = allowed & in_reach
+            allowed = allowed & in_reach  # (R, C, M, M)
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
-        path: AttentionPath = "auto"
-        if q.device.type == "cpu":  # SDPA on CPU copies inputs with more than one head
+        if on_cpu:  # one head, (R · C, 1, M, D): SDPA on CPU copies inputs with more than one
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-            path = "reference" if keys.largest <= MAX_FORMULA_MEMBERS else "auto"
+        path: AttentionPath = "reference" if on_cpu and keys.largest <= MAX_FORMULA_MEMBERS else "auto"
         context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout, path=path)
         return queries.scatter(context, shape)
 

@@ -351,7 +351,7 @@ class ConvolutionalStem(ImageEmbedding):
         # With channels last, LayerNorm reads contiguous rows, and convolutions are faster on a GPU.
         x = images.contiguous(memory_format=torch.channels_last)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            y = conv_norm_gelu(x, cast(nn.Conv2d, convolution), cast(nn.LayerNorm, norm))
+            y = conv_norm_gelu(x, cast(nn.Conv2d, convolution), cast(nn.LayerNorm, norm))  # (B, H, W, C)
             x = y.permute(0, 3, 1, 2)
         tokens: Tensor = self.projection(x.permute(0, 2, 3, 1).flatten(1, 2))
         return tokens

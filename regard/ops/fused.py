@@ -174,10 +174,12 @@ def _dropout(block: Any) -> float:
 
 
 def linear_pass_on(x: Tensor, layer: Linear | LinearSlice) -> tuple[Tensor, Tensor]:
-    """Return layer(x), and x for one further reader whose gradient the backward pass of the layer adds to its own.
+    """Return layer(x), and x, to be read by the residual connection in place of the argument.
 
-    The reader must be an op whose backward pass returns a newly allocated gradient, such as `sum_and_norm`, because the
-    gradient is overwritten; see `MixedPrecisionLinear`. If the layer has to round x first, x itself is returned.
+    Only the backward pass differs from `layer(x), x`: the layer adds its gradient of x to that of the second output in
+    the matmul, which saves the addition of autograd. The sum overwrites the gradient of the second output, so that only
+    one op may read it, whose backward pass returns a newly allocated gradient, such as `sum_and_norm`. Without mixed
+    precision, or if the layer has to round x first, the second output is x itself; see `MixedPrecisionLinear`.
     """
     if not dispatch.mixed_precision_training(x):
         return layer(x), x

@@ -38,7 +38,7 @@ bos, eos = index["<bos>"], index["<eos>"]
 # %% [markdown] lang="en"
 # ## Teacher forcing
 #
-# The decoder reads the *reference* shifted by one: it sees `<bos> 我 喜欢` and has to predict `我 喜欢 苹果 <eos>`. The causal mask
+# The decoder reads the *reference* shifted by one: it reads `<bos> 我 喜欢 苹果` and has to predict `我 喜欢 苹果 <eos>`. The causal mask
 # lets all positions predict at the same time, each from the tokens before it. The loss is the cross-entropy with label smoothing 0.1
 # (the target has the probability 0.9 and the rest is spread over the vocabulary), so even a perfect model has a loss above 0, here
 # 0.611.
@@ -46,7 +46,7 @@ bos, eos = index["<bos>"], index["<eos>"]
 # %% [markdown] lang="zh"
 # ## Teacher forcing
 #
-# 解码器读的是右移一位的*参考译文*：看到 `<bos> 我 喜欢`，要预测 `我 喜欢 苹果 <eos>`。有了因果掩码，所有位置可以同时预测，
+# 解码器读的是右移一位的*参考译文*：读入 `<bos> 我 喜欢 苹果`，要预测 `我 喜欢 苹果 <eos>`。有了因果掩码，所有位置可以同时预测，
 # 每个位置都只依据它前面的内容。损失是交叉熵，标签平滑取 0.1，也就是正确的词元占 0.9 的概率，其余分给整个词表，所以再好的模型损失也不会到 0，
 # 这里最低是 0.611。
 

@@ -72,7 +72,7 @@ def read_parquet(path: Path, shards: Sequence[Path], columns: Columns = None) ->
         try:
             shard_split = split_of_file(shard) if len(shards) > 1 else None
             class_order |= dict.fromkeys(_read_shard(shard, shard_split, columns, images))
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(f"{shard}: damaged or not a Parquet file ({one_line(error)}); download it again") from None
     labels = set(images.labels)
     classes = tuple(name for name in class_order if name in labels) if labels <= class_order.keys() else None

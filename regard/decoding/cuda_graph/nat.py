@@ -91,21 +91,22 @@ class CapturedNAT:
     def _decode_in_one_pass(self, sources: Sources) -> tuple[list[list[LengthCandidate]], NATOutput]:
         """Encode and decode by one graph: without a classifier, the lengths follow from the sources."""
         config = self.model.config
-        source_lengths = np.asarray([len(source) + 1 for source in sources], np.int64)
+        source_lengths = np.asarray([len(source) + 1 for source in sources], np.int64)  # with END
         lengths: list[int] = config.upsampled_lengths(source_lengths).tolist()
-        (B, S), fits = self._padded(len(sources), int(source_lengths.max()))
-        (_, T), fits_too = self._padded(len(sources), max(lengths))
-        if not (fits and fits_too):
-            B, S, T = len(sources), int(source_lengths.max()), max(lengths)
-        longest = max(S, T) if fits and fits_too else None
-        table = _source_table(sources, (B, S + 2), 2, config.eos)
+        longest_source, longest_target = int(source_lengths.max()), max(lengths)
+        (B, S), source_fits = self._padded(len(sources), longest_source)
+        (_, T), target_fits = self._padded(len(sources), longest_target)
+        captured = source_fits and target_fits
+        if not captured:  # no padding, even on the side that would fit
+            B, S, T = len(sources), longest_source, longest_target
+        table = _source_table(sources, (B, S + 2), 2, config.eos)  # columns: tokens, source length, target length
         table[: len(lengths), -1] = torch.tensor(lengths)
         decode = partial(_encode_and_decode, self.model, T)
-        (packed,) = self._run(("one pass", B, S, T), decode, [table], longest)
+        (packed,) = self._run(("one pass", B, S, T), decode, [table], max(S, T) if captured else None)
         tokens, log_probs = packed.cpu()[:, : len(sources)]
-        masked = torch.full_like(tokens, config.mask_token)
+        decoder_input = torch.full_like(tokens, config.mask_token)
         candidates = [[LengthCandidate(length, None)] for length in lengths]
-        return candidates, NATOutput(tokens, log_probs.view(torch.float32), masked)
+        return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
 
     def _run(
         self,

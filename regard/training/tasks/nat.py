@@ -45,8 +45,7 @@ class NATRecipe(TranslationRecipe):
         assert isinstance(config, NATransformerConfig)
         if self.training.compile:
             raise UserError("training.compile: supports autoregressive models only; set training.cuda_graph instead")
-        if self.training.fixed_shapes:
-            self.check_fixed_shapes(config)
+        self.check_fixed_shapes(config)
         config.check_effect()
         self.objective.check_model(config)
         try:
@@ -59,18 +58,15 @@ class NATRecipe(TranslationRecipe):
     def choose_residual_dtype(self, device: torch.device) -> str:
         return "float32"  # bfloat16 has not been compared for these models
 
-    def check_fixed_shapes(self, config: EncoderDecoderConfig) -> None:
-        super().check_fixed_shapes(config)
+    def obstacle_to_fixed_shapes(self, config: EncoderDecoderConfig) -> str | None:
         assert isinstance(config, NATransformerConfig)
         positions = config.max_positions
         if config.length != "classifier" and positions is not None:
             limit = (positions - config.upsample_extra) // config.upsample_ratio
             if (self.max_length() or positions) > limit:
                 key = "max_length" if config.positions == "learned" else "width"
-                raise UserError(
-                    f"training.cuda_graph: model.{key}={positions} is too small for upsampled text; set "
-                    f"data.max_length={limit} or less"
-                )
+                return f"model.{key}={positions} is too small for upsampled text; set data.max_length={limit} or less"
+        return super().obstacle_to_fixed_shapes(config)
 
 
 class NATTask(TranslationTask):

@@ -70,18 +70,24 @@ def load_recipe(
 
 
 def check_groups(own: type[Recipe], kind: str, values: Mapping[str, Any], where: str) -> None:
-    """Check that a recipe contains no group and no key that only other kinds of model have."""
-    # A copy: a task that is looked up may be in an extension, which also registers models.
+    """Check that a recipe contains no group and no key that only other kinds of model have.
+
+    Names that no kind has are not reported here; `Recipe.parse` rejects them.
+    """
+    # A copy of MODELS, because TASKS[...] may import an extension, which also registers models.
     recipes = {known: TASKS[model.task].recipe_type for known, model in list(MODELS.items()) if model.task}
     for group, keys in values.items():
-        names: list[tuple[str, ...]] = [(group,)]
-        # A registered objective has keys of its own, and `search` names the model to which a setting belongs.
-        if isinstance(keys, Mapping) and group != "search" and not (group == "objective" and "kind" in keys):
+        names: list[tuple[str, str | None]] = [(group, None)]
+        is_registered_objective = group == "objective" and isinstance(keys, Mapping) and "kind" in keys
+        # A registered objective has keys of its own; for `search`, the error of its settings names the model.
+        if isinstance(keys, Mapping) and group != "search" and not is_registered_objective:
             names += [(group, key) for key in keys]
-        for name in names:
-            others = [other for other, recipe in recipes.items() if _has(recipe, *name)]
-            if others and not _has(own, *name):
-                raise UserError(f"{where}: {'.'.join(name)} is for model.kind={' or '.join(others)}, not {kind}")
+        for group_name, key in names:
+            if _has(own, group_name, key):
+                continue
+            if others := [other for other, recipe in recipes.items() if _has(recipe, group_name, key)]:
+                name = group_name if key is None else f"{group_name}.{key}"
+                raise UserError(f"{where}: {name} is for model.kind={' or '.join(others)}, not {kind}")
 
 
 def _has(recipe: type[Recipe], group: str, key: str | None = None) -> bool:

@@ -214,6 +214,15 @@ def test_parquet_files_contain_images(tmp_path: Path, labels: list[object], reco
     assert images.name(2) == "set.parquet, row 3"
 
 
+def test_parquet_labels_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "set.parquet", ["zebra", "ape", "zebra"])
+    content = path.read_bytes()
+    assert b"zebra" in content
+    path.write_bytes(content.replace(b"zebra", b"zebr\xec"))
+    with pytest.raises(UserError, match=r"set\.parquet: damaged or not a Parquet file \('utf-8' codec"):
+        open_images(path, SETTINGS)
+
+
 def test_parquet_metadata_define_the_names_and_order_of_classes(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "set.parquet", [1, 0, 1], names=["zebra", "ape", "unused"])
     images = open_images(path, SETTINGS)

@@ -221,14 +221,18 @@ class TranslationRecipe(Recipe):
     def check_model(self) -> None:
         config = self.model_settings()
         assert isinstance(config, TransformerConfig)
-        if self.training.fixed_shapes:
-            self.check_fixed_shapes(config)
+        self.check_fixed_shapes(config)
         self.objective.check_model(config)
 
     def check_fixed_shapes(self, config: EncoderDecoderConfig) -> None:
-        """Check that the model supports batches of fixed shape."""
-        if config.attention.kind != "full":
-            raise UserError(f"{self.fixed_shapes_key}: needs full attention, not {config.attention.kind}")
+        """Check that the model supports batches of fixed shape, if the recipe needs them."""
+        obstacle = self.obstacle_to_fixed_shapes(config)
+        if self.training.fixed_shapes and obstacle is not None:
+            raise UserError(f"{self.fixed_shapes_key}: {obstacle}")
+
+    def obstacle_to_fixed_shapes(self, config: EncoderDecoderConfig) -> str | None:
+        """Return why the model does not support batches of fixed shape; None if it does."""
+        return None if config.attention.kind == "full" else f"needs full attention, not {config.attention.kind}"
 
     def model_settings(self, source_vocab: int = 8, target_vocab: int = 8) -> EncoderDecoderConfig:
         """Return the configuration of the model; before the vocabulary sizes are known, with arbitrary ones."""
@@ -285,11 +289,7 @@ class TranslationRecipe(Recipe):
             return "batch.layout=padded"
         if getattr(self.objective, "guided_attention", None):
             return "guided attention needs much memory there; if sentences are short, set training.cuda_graph=true"
-        try:
-            self.check_fixed_shapes(self.model_settings())
-        except UserError as error:
-            return str(error).partition(": ")[2]
-        return None
+        return self.obstacle_to_fixed_shapes(self.model_settings())
 
     def describe_batches(self) -> Sequence[str]:
         return f"{self.training.residual_dtype} residual stream", f"{self.batch.layout} batches"
