@@ -74,11 +74,12 @@ class FeedForward(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Transform every token by itself, (B, T, W) to (B, T, W)."""
         y: Tensor = self.outer(self.hidden(x))
         return y
 
     def hidden(self, x: Tensor) -> Tensor:
-        """Return the hidden features after activation and dropout."""
+        """Return the hidden features after activation and dropout, (B, T, hidden)."""
         if self.activation == "swiglu":
             gate, value = self.inner(x).chunk(2, -1)
             x = F.silu(gate) * value
@@ -239,7 +240,13 @@ def _layer_scale(width: int, value: float | None) -> nn.Parameter | None:
 
 
 class AttentionUnit(nn.Module):
-    """The smallest complete unit of a Transformer: self-attention, residual connection, LayerNorm, Linear."""
+    """The smallest complete unit of a Transformer: self-attention, residual connection, LayerNorm, Linear.
+
+    Args:
+        width: Width of the input and the output, W.
+        heads: Number of heads; must divide the width.
+        dropout: Dropout probability of the attention weights.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -248,6 +255,7 @@ class AttentionUnit(nn.Module):
         self.linear = Linear(width, width)
 
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        """Return the tokens in context, (B, T, W) to (B, T, W)."""
         y: Tensor = self.linear(self.norm(x + self.attention(x, mask=mask)))
         return y
 
@@ -266,16 +274,16 @@ class ImageModel(Model):
     head: nn.Module
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the class logits, (B, classes), or the features, (B, W), if there is no head."""
+        """Return the class logits of images, (B, C, H, W) to (B, classes), or features, (B, W), without a head."""
         logits: Tensor = self.head(self.embed(images))
         return logits
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return the features of each image, (B, W)."""
+        """Return the features of each image, (B, C, H, W) to (B, W)."""
         return self.pool(self.tokens(images))
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Return the encoded tokens, (B, N, W)."""
+        """Return the encoded tokens of images, (B, C, H, W) to (B, N, W)."""
         raise NotImplementedError
 
     def pool(self, tokens: Tensor) -> Tensor:
@@ -342,7 +350,7 @@ class PatchEmbedding(ImageEmbedding):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images; see `ImageEmbedding`.
+        """Embed the patches of images, (B, C, H, W) to (B, patches, W), in row-major order.
 
         Raises:
             UserError: The images have another number of channels, or their size is not a multiple of the patch size.

@@ -1,12 +1,14 @@
 """Public names, and the commands, settings, links and Python examples in the documentation."""
 
 import ast
+import inspect
 import json
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
@@ -76,14 +78,16 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Return the arguments of every `regard ...` line, up to the first pipe or redirection."""
+    """Return the arguments of every `regard ...`, also after a pipe or torchrun, up to the next pipe or redirection."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         line = line.strip().removeprefix("# ").removeprefix("$ ").strip()
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        if re.match(r"(\.venv/bin/)?regard( |$)", line):
-            words = list(lexer)[1:]
+        if program := re.search(
+            r"^(\.venv/bin/)?regard(?= |$)|\| regard(?= )|^(torchrun|srun) .* -m regard(?= )", line
+        ):
+            lexer = shlex.shlex(line[program.end() :], posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words = list(lexer)
             stop = next((i for i, word in enumerate(words) if set(word) <= set("|<>&;()")), len(words))
             found.append(words[:stop])
     return found
@@ -97,6 +101,55 @@ def parse(words: list[str]) -> None:
             group.commands[words[0]].make_context(words[0], words[1:])
     else:
         assert not words or words[0] in ("--help", "--version"), f"no command {words[0]}"
+
+
+PARSERS = {"json": lambda body: json.loads(f"{{{body}}}"), "toml": tomllib.loads, "yaml": yaml.safe_load}
+OTHER_PROGRAMS = {"cat", "cd", "curl", "find", "git", "source", "srun", "tensorboard", "torchrun"}
+"""Programs of the commands that no test runs; a command of regard after them is checked."""
+
+
+@pytest.mark.parametrize("page", [*PAGES, README.with_name("CONTRIBUTING.md")], ids=page_name)
+def test_every_code_block_is_checked(page: Path) -> None:
+    """Python is run; commands are run or parsed; other blocks are parsed, are text, or state why they are not run."""
+    text = page.read_text("utf-8")
+    found = re.findall(r"^(<!-- (?:not run: [^\n]+|tree) -->\n)?```([^\n]*)\n(.*?)^```", text, re.M | re.S)
+    assert 2 * len(found) == len(re.findall(r"^ *```", text, re.M))
+    titles = re.findall(r'title="([^"]+)"', "".join(info for _, info, _ in found))
+    for marked, info, body in found:
+        language = info.split(" ")[0]
+        if marked or language in ("python", "text"):
+            continue
+        if language in PARSERS:
+            PARSERS[language](body)
+            continue
+        assert language in ("console", "sh"), info
+        lines = [line for line in body.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+        with_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        for line in with_prompt or lines:
+            assert is_command_with_existing_parts(line, titles), line
+
+
+def is_command_with_existing_parts(line: str, titles: list[str]) -> bool:
+    """Return whether a shell command is known and the make targets, extras and scripts that it names exist."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program == "make":
+        return re.search(rf"^{arguments[0]}:", (HOME.parent / "Makefile").read_text("utf-8"), re.M) is not None
+    if program == "pip":
+        extras = tomllib.loads((HOME.parent / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+        (extra,) = re.findall(r"\[(\w+)\]", line)
+        return extra in extras
+    if program == "python":
+        script = f"{arguments[1].replace('.', '/')}" if arguments[0] == "-m" else arguments[0]
+        return script in titles or (HOME.parent / script).exists() or (HOME.parent / f"{script}.py").exists()
+    return program == "regard" or program in OTHER_PROGRAMS
+
+
+@pytest.mark.parametrize(
+    "line", ["make dems", "pip install 'regard[sreve]'", "python absent.py", "python -m tols", "rm x"]
+)
+def test_commands_with_missing_parts_are_detected(line: str) -> None:
+    assert not is_command_with_existing_parts(line, ["read.py"])
+    assert is_command_with_existing_parts("python read.py locale", ["read.py"])
 
 
 def documented_commands() -> list[list[str]]:
@@ -115,13 +168,15 @@ def test_invalid_commands_are_detected() -> None:
     text = (
         "$ regard translate runs/x 'A b' --beam 5  # comment\nregard train --src a \\\n  --tgt b --out c\n"
         "regard translate x < in > out\n"
+        "find . | regard classify x\n$ torchrun --standalone -m regard train x --out y\n"
         "regarding\nregard trian x\nregard translate x --baem 5\n"
     )
-    first, second, third, *invalid = commands(text)
+    first, second, third, piped, launched, *invalid = commands(text)
     assert first == ["translate", "runs/x", "A b", "--beam", "5"]
     assert second == ["train", "--src", "a", "--tgt", "b", "--out", "c"]
     assert third == ["translate", "x"]
-    for words in (first, second, third):
+    assert (piped, launched) == (["classify", "x"], ["train", "x", "--out", "y"])
+    for words in (first, second, third, piped, launched):
         parse(words)
     assert len(invalid) == 2
     for words in invalid:
@@ -129,10 +184,29 @@ def test_invalid_commands_are_detected() -> None:
             parse(words)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_name)
-def test_linked_files_exist(path: Path) -> None:
-    targets = [target.partition("#")[0] for target in links(path.read_text(encoding="utf-8"))]
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+LINKING_PAGES = [*PAGES, *(README.with_name(f"{name}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
+
+
+@pytest.mark.parametrize("path", LINKING_PAGES, ids=page_name)
+def test_linked_files_and_sections_exist(path: Path) -> None:
+    missing = []
+    for target in links(path.read_text(encoding="utf-8")):
+        name, _, section = target.partition("#")
+        file = path.parent / name if name else path
+        if not file.exists() or (section and file.suffix == ".md" and section not in sections(file.read_text("utf-8"))):
+            missing.append(target)
+    assert missing == []
+
+
+def sections(text: str) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_anchors_are_those_of_headings() -> None:
+    text = "# A page\n```sh\n# a comment\n```\n## `regard train`: all, at once\n## 提前停止\n"
+    assert sections(text) == {"a-page", "regard-train-all-at-once", "提前停止"}
 
 
 def links(text: str) -> list[str]:
@@ -298,6 +372,41 @@ def test_reference_documents_every_public_name_with_an_example() -> None:
     examples = "\n".join(body for page in pages for body in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
     assert documented == set(regard.__all__)
     assert [name for name in regard.__all__ if f"regard.{name}" not in examples] == []
+
+
+def methods_with_tensors(name: str) -> dict[str, str]:
+    """Return the docstrings of a function, or of the public methods of a class, whose signature has tensors."""
+    value = getattr(regard, name)
+    members = vars(value) if inspect.isclass(value) else {"": value}
+    found = {}
+    for member, one in members.items():
+        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+        if inspect.isfunction(function) and (member == "__call__" or not member.startswith("_")):
+            types = str(function.__annotations__)
+            if "Tensor" in types or "ndarray" in types:
+                found[f"{name}.{member}".rstrip(".")] = inspect.getdoc(function) or ""
+    return found
+
+
+SIZE = r"(?:[\w·/+ ]+|\.\.\.)"
+SHAPE = rf"\({SIZE}(?:,|(?:, {SIZE})+)\)"
+WITHOUT_SHAPES = {"Objective.loss"}
+"""Its only tensor is the number of the step."""
+
+
+@pytest.mark.parametrize("name", regard.__all__)
+def test_docstrings_of_public_names_state_shapes(name: str) -> None:
+    docstrings = methods_with_tensors(name)
+    missing = [member for member, text in docstrings.items() if not re.search(SHAPE, text)]
+    assert sorted({*missing} - WITHOUT_SHAPES) == []
+
+
+def test_missing_shapes_are_detected() -> None:
+    found = {**methods_with_tensors("Attention"), **methods_with_tensors("attend")}
+    assert {"Attention.forward", "Attention.context", "attend"} <= found.keys()
+    for text in ("tokens, (B, T, W).", "(N,)", "(B, 3 · H · D)", "(..., 2)", "(2 max_length_offset + 1,)"):
+        assert re.search(SHAPE, text)
+    assert not re.search(SHAPE, "Return the features (of an image), (a; b, c) and (see (d), e.g. f).")
 
 
 def test_site_navigation_lists_every_page() -> None:

@@ -47,7 +47,7 @@ class Kind(ABC):
     """
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        """Return the context, (B, H, T, D)."""
+        """Return the context, (B, H, T, D), of q, (B, H, T, D), and of k and v, (B, H, S, D)."""
         check_inputs(q, k, v, mask)
         return apply_weights(self.weights(q, k, mask), v, dropout)
 

@@ -20,14 +20,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """One sequence per row; the first `lengths[b]` of the `size` tokens of row b are real."""
+    """One sequence per row; the first `lengths[b]` of the `size` tokens of row b are real.
 
-    lengths: Tensor  # (B,)
+    Attributes:
+        lengths: Length of each sequence, (B,).
+        size: Number of tokens per row.
+    """
+
+    lengths: Tensor
     size: int
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor, size: int | None = None, device: torch.device | None = None) -> Padded:
-        """Build the layout from sequence lengths; rows are as long as the longest sequence by default."""
+        """Build the layout from sequence lengths, (B,); rows are as long as the longest sequence by default."""
         lengths = torch.as_tensor(lengths, device=device)
         longest = int(lengths.max()) if lengths.numel() else 0
         if size is not None and size < longest:
@@ -47,6 +52,7 @@ class Padded:
         return self.positions() < self.lengths[:, None]
 
     def select(self, rows: Tensor) -> Padded:
+        """Return the layout of some rows, given by their indices, (rows,)."""
         return Padded(self.lengths[rows], self.size)
 
     def to(self, device: torch.device) -> Padded:
@@ -70,15 +76,20 @@ class Packed:
     The last offset is the length of the row. Fused kernels leave tokens beyond it unwritten, so padding at the end of a
     row of fixed size is a sequence of its own. If the number of offsets is fixed too, empty sequences follow at the
     end, and `longest` may be an upper bound that is the same for all batches.
+
+    Attributes:
+        offsets: Start of each sequence and end of the last one, (sequences + 1,), int32; begins with 0.
+        longest: Length of the longest sequence, or an upper bound.
+        size: Number of tokens in the row, N.
     """
 
-    offsets: Tensor  # (sequences + 1,), int32, begins with 0
+    offsets: Tensor
     longest: int
     size: int
 
     @classmethod
     def of(cls, lengths: Sequence[int] | Tensor, device: torch.device | None = None) -> Packed:
-        """Build the layout from sequence lengths."""
+        """Build the layout from sequence lengths, (sequences,)."""
         lengths = torch.as_tensor(lengths, device=device).to(torch.int32)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
         torch.cumsum(lengths, 0, out=offsets[1:])
@@ -86,6 +97,7 @@ class Packed:
 
     @property
     def lengths(self) -> Tensor:
+        """Length of each sequence, (sequences,)."""
         return self.offsets.diff()
 
     def segments(self) -> Tensor:

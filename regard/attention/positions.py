@@ -39,11 +39,11 @@ class Sinusoidal(nn.Module):
         return f"{self.width}, order={self.order}"
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        """Return the encoding of each position; all positions are below `longest`."""
+        """Return the encoding of each position, (B, T) to (B, T, width); all positions are below `longest`."""
         return self.up_to(longest)[positions]
 
     def up_to(self, longest: int) -> Tensor:
-        """Return a table of at least `longest` positions."""
+        """Return a table of at least `longest` positions, (positions, width)."""
         if longest > len(self.table):
             self._outgrown[len(self.table)] = self.table
             positions = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
@@ -87,7 +87,7 @@ class Learned(nn.Module):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        """Return the encoding of each position.
+        """Return the encoding of each position, (B, T) to (B, T, width).
 
         Raises:
             UserError: The sequence is longer than the maximum length.
@@ -121,11 +121,11 @@ class Diagonal(nn.Module):
         return f"{len(self.table)}, scaled={bool(self.table[0, 0] == 0)}"
 
     def forward(self, positions: Tensor, longest: int) -> Tensor:
-        """Return the encoding of each position; all positions are below `longest`."""
+        """Return the encoding of each position, (B, T) to (B, T, width); all positions are below `longest`."""
         return self.up_to(longest)[positions]
 
     def up_to(self, longest: int) -> Tensor:
-        """Return the table of all positions.
+        """Return the table of all positions, (width, width).
 
         Raises:
             UserError: The sequence is longer than the width.
@@ -165,7 +165,7 @@ class Rotary(nn.Module):
         return f"{self.head_width}, base={self.base:g}"
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
-        """Rotate q or k; positions are (B, T) or (1, T)."""
+        """Rotate q or k, (B, H, T, D); positions are (B, T) or (1, T)."""
         return _rotate(x_BHTD, positions[:, None, :, None].float() * self.frequency)
 
 
@@ -180,11 +180,11 @@ class Rotary2D(nn.Module):
 
     @property
     def frequency(self) -> Tensor:
-        """Frequencies of either axis."""
+        """Frequencies of either axis, (D/4,)."""
         return self.axis.frequency
 
     def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
-        """Rotate q or k; positions are (B, T, 2) or (1, T, 2), each (y, x)."""
+        """Rotate q or k, (B, H, T, D); positions are (B, T, 2) or (1, T, 2), each (y, x)."""
         angle = positions[:, None, :, :, None].float() * self.axis.frequency
         by_axis = x_BHTD.reshape(*x_BHTD.shape[:-1], 2, -1)
         return _rotate(by_axis, angle).flatten(-2)

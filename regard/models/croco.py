@@ -155,7 +155,7 @@ class CroCo(Model):
         return y
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return the encoder's features of all patches of one view, (B, N, W)."""
+        """Return the encoder's features of all patches of one view, (B, C, H, W) to (B, N, W)."""
         return self._encode(images)
 
     def decode_views(self, view1: Tensor, view2: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -174,7 +174,10 @@ class CroCo(Model):
         return y
 
     def normalised_patches(self, images: Tensor) -> Tensor:
-        """Return the target of the pixel head: the pixels of each patch with zero mean and unit variance."""
+        """Return the target of the pixel head: the pixels of each patch with zero mean and unit variance.
+
+        Images are (B, C, H, W), the result is (B, N, C · patch · patch).
+        """
         pixels = patchify(images, self.patch_embedding.patch)
         variance, mean = torch.var_mean(pixels, -1, keepdim=True)
         return (pixels - mean) / (variance + TARGET_EPS).sqrt()

@@ -71,11 +71,11 @@ class NATransformerConfig(EncoderDecoderConfig):
                 raise UserError(f"model.{name} is for model.length={needed}, not {self.length}; omit it")
 
     def clip_lengths(self, lengths: Ints) -> Ints:
-        """Limit lengths to the number of positions, if it is limited."""
+        """Limit lengths, (B,), to the number of positions, if it is limited."""
         return lengths if self.max_positions is None else np.minimum(lengths, self.max_positions)
 
     def upsampled_lengths(self, source_lengths: Ints) -> Ints:
-        """Return the lengths of NAT targets for "end" and "ctc"; source lengths include END."""
+        """Return the lengths of NAT targets, (B,), for "end" and "ctc"; source lengths, (B,), include END."""
         return self.clip_lengths(self.upsample_ratio * source_lengths + self.upsample_extra)
 
 
@@ -95,7 +95,7 @@ class NATransformer(EncoderDecoder):
     def forward(
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
     ) -> Tensor:
-        """Return the logits of every position of the NAT target, (B, T, V)."""
+        """Return the logits of every position of the NAT target: source (B, S) and target (B, T) to (B, T, V)."""
         encoder_output = self.encode(source, source_layout)
         return self.logits(self.decode(target, encoder_output, target_layout, source_layout))
 
@@ -111,10 +111,10 @@ class NATransformer(EncoderDecoder):
         return self._decode(x, encoder_output, mask, source_mask, positions)
 
     def length_logits(self, encoder_output: Tensor, layout: Layout | None = None) -> Tensor:
-        """Return the logits of each difference between target and source length, from -max_length_offset upwards.
+        """Return the logits of each difference between target and source length, (B, 2 max_length_offset + 1).
 
-        The classifier reads the sum of the encoder output, because the contributions of source tokens to the target
-        length are additive.
+        The differences go from -max_length_offset upwards. The classifier reads the sum of the encoder output, because
+        the contributions of source tokens to the target length are additive.
         """
         y: Tensor = self.length(sum_tokens(encoder_output, layout) * LENGTH_FEATURE_SCALE)
         return y

@@ -329,7 +329,7 @@ class Transformer(EncoderDecoder):
     def forward(
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
     ) -> Tensor:
-        """Return the logits of the token after each target token, (B, T, V)."""
+        """Return the logits of the token after each target token: source (B, S) and target (B, T) to (B, T, V)."""
         encoder_output = self.encode(source, source_layout)
         return self.logits(self.decode(target, encoder_output, target_layout, source_layout))
 
@@ -343,7 +343,7 @@ class Transformer(EncoderDecoder):
         return self._decode(x, encoder_output, mask, source_mask, positions)
 
     def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
-        """Return the state from which `step` decodes an encoder output, with `beam_width` hypotheses per sentence."""
+        """Return the state from which `step` decodes an encoder output, (B, S, W), with K = `beam_width` hypotheses."""
         blocks = [cast(DecoderBlock, block) for block in self.decoder]
         # Contiguous copies: every step reads all keys and values of a head.
         source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]
@@ -351,7 +351,7 @@ class Transformer(EncoderDecoder):
         return DecoderState(blocks, source, Mask(keys=layout), caches, beam_width)
 
     def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
-        """Append a token to each of K hypotheses per sentence; return the logits of the next tokens, (B, K, V)."""
+        """Append a token to each of K hypotheses per sentence, (B, K); return the logits of the next, (B, K, V)."""
         K = tokens_BK.shape[1]
         tokens_BK, positions, mask = state.begin_step(tokens_BK)
         x = self.target_embedding(tokens_BK, positions, state.max_length)

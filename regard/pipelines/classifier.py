@@ -109,7 +109,7 @@ class Classifier:
     def __call__(self, images: ImageList, top: int = 5) -> list[Ranking]: ...
 
     def __call__(self, images: AnyImage | ImageList, top: int = 5) -> Ranking | list[Ranking]:
-        """Return the most likely classes of an image, or of every image in a list.
+        """Return the most likely classes of an image, or of every image in a list; arrays are (H, W, 3) or (H, W).
 
         Raises:
             UserError: An image cannot be read; names it.
@@ -119,7 +119,7 @@ class Classifier:
         return self.rank(self.probabilities([images]), top)[0]
 
     def rank(self, probabilities: NDArray[np.float32], top: int) -> list[Ranking]:
-        """Return the most likely classes for each row of probabilities."""
+        """Return the most likely classes for each row of probabilities, (images, classes)."""
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, : max(1, top)]
         return [
             [(self.classes[i], float(row[i])) for i in best] for row, best in zip(probabilities, order, strict=True)
@@ -159,7 +159,8 @@ class Classifier:
     ) -> Iterator[FileResult]:
         """Apply `predict` or `features` to image files, in order and in bounded memory.
 
-        An unreadable file gives an error in place of its result, and so does each error among the paths.
+        A result is a row of probabilities, (classes,), or of features, (width,). An unreadable file gives an error in
+        place of its result, and so does each error among the paths.
         """
         for batch in open_batches(self.preprocessing.open, paths):
             pixels = [image[1] for image in batch if not isinstance(image, UserError)]

@@ -32,12 +32,17 @@ Step = int | Tensor
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss of a batch as a sum over tokens (or images, or pairs)."""
+    """Loss of a batch as a sum over tokens (or images, or pairs).
 
-    total: Tensor  # with its autograd graph
-    count: int  # number of tokens that it is a sum over
+    Attributes:
+        total: The sum, a scalar tensor of shape () with its autograd graph.
+        count: Number of tokens that it is a sum over.
+        logged: Further sums for the metrics log, detached; all batches of a step have the same names.
+    """
+
+    total: Tensor
+    count: int
     logged: dict[str, Tensor] = field(default_factory=dict)
-    """Further sums for the metrics log, detached; all batches of a step have the same names."""
 
 
 @dataclass(frozen=True)

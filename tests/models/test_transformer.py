@@ -341,6 +341,15 @@ def test_sequences_longer_than_learned_positions_are_rejected() -> None:
         model.decode(tokens(1, 7), model.encode(tokens(1, 6)))
 
 
+@pytest.mark.parametrize(("positions", "factor"), [("diagonal", 1.0), ("diagonal-scaled", 5.0)])
+def test_diagonal_positions_add_to_one_feature(positions: str, factor: float) -> None:
+    embedding = build(positions=positions).source_embedding
+    token = torch.tensor([[3, 3]])
+    at_0_and_5 = embedding(token, torch.tensor([[0, 5]]), 6)[0]
+    expected = factor * torch.eye(W)[5] - (torch.eye(W)[0] if positions == "diagonal" else 0)
+    assert torch.allclose(at_0_and_5[1] - at_0_and_5[0], expected, atol=1e-6)
+
+
 def test_decoding_beyond_learned_positions_is_rejected() -> None:
     model = build(positions="learned", max_length=2)
     state = model.start(model.encode(tokens(1, 2)))
