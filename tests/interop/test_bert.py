@@ -74,6 +74,16 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 
 
+def test_special_token_outside_the_embedding_is_rejected(folder: Path, tmp_path: Path) -> None:
+    import_model(folder, tmp_path / "ours")
+    path = tmp_path / "ours" / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["post_processor"]["cls"] = ["[CLS]", 77]  # its id in the vocabulary is 2
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json has 78 tokens, but the embedding has 14 rows"):
+        Embedder.load(tmp_path / "ours")
+
+
 def test_token_embeddings_are_equal(folder: Path, foreign: Any, tmp_path: Path) -> None:
     assert "an encoder with" in import_model(folder, tmp_path / "ours")
     embedder = Embedder.load(tmp_path / "ours")

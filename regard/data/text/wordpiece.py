@@ -19,8 +19,8 @@ class WordPieceTokenizer:
         self._backend.no_padding()
 
     def __len__(self) -> int:
-        """Return the largest id plus one; some ids may be unused."""
-        return max(self._backend.get_vocab().values(), default=-1) + 1
+        """Return the largest id plus one, of the vocabulary and of what is added to every text; some may be unused."""
+        return max([*self._backend.get_vocab().values(), *self._backend.encode("").ids], default=-1) + 1
 
     def encode_batch(self, texts: Sequence[str], first: int = 1) -> list[list[int]]:
         """Return the ids of texts, including special tokens; errors number the texts from `first`."""
