@@ -155,10 +155,16 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 
 
 def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
-    process = torchrun(2, ENDING_RUN, "SIGTERM", LATE, *words(toy, tmp_path / "run", training__checkpoint_every=100))
-    output, _ = process.communicate(timeout=120)
+    arguments = words(toy, tmp_path / "run", training__checkpoint_every=100)
+    for _ in range(3):  # torchrun itself may fail, for example because another process takes the port that it chose
+        process = torchrun(2, ENDING_RUN, "SIGTERM", LATE, *arguments)
+        output, _ = process.communicate(timeout=120)
+        if f"step 1/{STEPS}" in output:
+            break
     assert process.returncode != 0
-    assert re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M) == [str(LATE)]
+    # Not anchored to lines: torchrun writes to the same pipe.
+    saved = re.findall(r"saved at step (\d+); the same command resumes from there", output)
+    assert saved == [str(LATE)], output
     assert output.count("regard: interrupted\n") == output.count(f"step {LATE}/{STEPS}") == 1, "only one process prints"
     assert "Warning" not in output
     (place,) = (tmp_path / "run" / "checkpoints").glob("step-*")
