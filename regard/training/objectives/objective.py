@@ -69,7 +69,7 @@ class TranslationObjective:
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss; all terms are sums over the labels, so that the losses of microbatches add up."""
-        if isinstance(step, int):
+        if isinstance(step, int):  # a tensor in a captured step, which the training loop has begun
             self.begin_step(step)
         count = batch.count
         proportions: dict[str, Tensor] = {}
