@@ -18,27 +18,9 @@ from typing import Any, NoReturn
 
 # Not torch._dynamo, which imports triton: tests set TRITON_INTERPRET before that.
 LIBRARIES = (
-    *(
-        "torch",
-        "safetensors.torch",
-        "numpy",
-        "pydantic",
-        "yaml",
-        "typer",
-        "rich.console",
-        "tokenizers",
-    ),
-    *(
-        "sacrebleu",
-        "matplotlib.figure",
-        "PIL.Image",
-        "hypothesis",
-        "hypothesis.strategies",
-        "pytest",
-        "httpx",
-        "fastapi",
-    ),
-)
+    "torch", "safetensors.torch", "numpy", "pydantic", "yaml", "typer", "rich.console", "tokenizers", "sacrebleu",
+    "matplotlib.figure", "PIL.Image", "hypothesis", "hypothesis.strategies", "pytest", "httpx", "fastapi",
+)  # fmt: skip
 
 
 def main() -> None:
