@@ -45,6 +45,7 @@ class Recorder:
             config_file=False,
             messages=False,
         )
+        self.coverage.set_option("run:disable_warnings", ["no-data-collected"])
         self.coverage.start()
         self.coverage.switch_context(self.name)
 
