@@ -26,7 +26,7 @@ class WordTypes:
         self.tokenizer = tokenizer
         self._numbers: dict[tuple[int, ...], int] = {(tokenizer.BOS,): 0, (tokenizer.EOS,): 1}
 
-    def index(self, texts: Sequence[str], *, bos: bool) -> RaggedArray:
+    def index(self, texts: Sequence[str], bos: bool = False) -> RaggedArray:
         """Return the numbers of the words of each text, between BOS, if wanted, and EOS."""
         numbers = self._numbers
         rows = (
@@ -89,7 +89,7 @@ def _sample(
     for length in range(lengths.max(), 0, -1):
         new = np.flatnonzero(lengths == length)
         rows = np.concatenate((rows, (new[:, None] * samples + np.arange(samples)).ravel()))
-        unmerged = np.array([words[word] for word in new], np.int64).reshape(-1, length)
+        unmerged = np.array([words[word] for word in new.tolist()], np.int64).reshape(-1, length)
         symbols_AL = np.concatenate((symbols_AL, unmerged.repeat(samples, axis=0)))
         ranks_AL = np.full(symbols_AL.shape, merges.none)
         ranks_AL[:, :-1] = merges.rank(symbols_AL[:, :-1], symbols_AL[:, 1:])

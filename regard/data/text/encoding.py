@@ -69,10 +69,13 @@ def tokenise_corpus(
                 targets.append([target.BOS, *t, target.EOS])
                 word_ids = source.word_ids(s), target.word_ids(t)
                 links.append([] if record.links is None else link_tokens(record.links, *word_ids))
-        columns = [RaggedArray.of(rows) for rows in (sources, targets, links)]
-        numbers = words and tuple(
-            types.index([pair[side] for pair in kept], bos=side == 1) for side, types in enumerate(words)
-        )
+        numbers = None
+        if words is not None:
+            numbers = (
+                words[0].index([pair.source for pair in kept]),
+                words[1].index([pair.target for pair in kept], True),
+            )
+        columns = RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links)
         yield ParallelTokens(*columns, (len(sources),), numbers)
 
 

@@ -122,8 +122,9 @@ class DropoutTokens(RaggedArray):
         return np.where((too_long | (rows < len(self)))[row], first, chosen), words.offsets
 
     def release_pages(self) -> None:
-        for ragged in (super(), self.words, self.segmentations):
-            ragged.release_pages()
+        super().release_pages()
+        self.words.release_pages()
+        self.segmentations.release_pages()
 
     @staticmethod
     def _sum(lengths: Ints, offsets: Ints) -> Ints:
@@ -232,10 +233,12 @@ def open_token_store(folder: Path, dropout_seed: int | None = None) -> ParallelT
         return corpus
     (longest,) = corpus.longest_pairs(1)
     limit = int(max(corpus.source.lengths_at(longest), corpus.target.lengths_at(longest) - 1))
-    further = [[_ragged(store, name) for name in (*WORDS, *SEGMENTATIONS)][side::2] for side in (0, 1)]
-    source = DropoutTokens(corpus.source.tokens, corpus.source.offsets, *further[0], limit, dropout_seed)
-    target = DropoutTokens(corpus.target.tokens, corpus.target.offsets, *further[1], limit + 1, dropout_seed + 1)
-    return replace(corpus, source=source, target=target)
+
+    def side(number: int, plain: RaggedArray) -> DropoutTokens:
+        words, segmentations = _ragged(store, WORDS[number]), _ragged(store, SEGMENTATIONS[number])
+        return DropoutTokens(plain.tokens, plain.offsets, words, segmentations, limit + number, dropout_seed + number)
+
+    return replace(corpus, source=side(0, corpus.source), target=side(1, corpus.target))
 
 
 def _ragged(store: Store, name: str) -> RaggedArray:
