@@ -700,5 +700,63 @@ def test_shared_store_is_not_used_with_other_dropout(toy: Path, tmp_path: Path) 
     (tmp_path / "run").mkdir()
     prepare_data(tmp_path / "run", plain, RecordingProgress())
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"made with tokenizer\.dropout=null, not 0\.1"):
+    with pytest.raises(UserError, match=r"made with tokenizer\.dropout=0\.0, not 0\.1"):
         prepare_data(tmp_path / "other", dropped, RecordingProgress())
+
+
+# Both directions
+
+
+def test_both_directions_contain_every_pair_twice_and_no_held_out_pair(toy: Path) -> None:
+    settings = {"training__valid_sentences": 0, "data__hold_out": 20}
+    one, both = (
+        build_task(
+            small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=given, **settings),
+            CPU,
+            RecordingProgress(),
+        )
+        for given in (False, True)
+    )
+    assert one.valid == both.valid
+    assert both.train.sizes == (len(one.train), len(one.train))
+    target = one.translator.vocabularies.target
+    forward = list(zip(rows_of(one.train.source), rows_of(one.train.target), strict=True))
+    backward = [(t[1:], [target.BOS, *s]) for s, t in forward]
+    assert list(zip(rows_of(both.train.source), rows_of(both.train.target), strict=True)) == forward + backward
+    assert one.translator.vocabularies.fingerprint() == both.translator.vocabularies.fingerprint()
+    (counts,) = count_rows(both, 1)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 2 * len(one.train)
+
+
+def test_both_directions_keep_weights_alignments_and_skipped_pairs(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one two\n" + "one " * 99 + "\nthree\n", encoding="utf-8")
+    (tmp_path / "a.de").write_text("eins zwei\nzwei\ndrei\n", encoding="utf-8")
+    (tmp_path / "links").write_text("0-1\n\n0-0\n", encoding="utf-8")
+    corpus = {name: str(tmp_path / file) for name, file in (("source", "a.en"), ("target", "a.de"))}
+    corpora = [corpus | {"alignments": str(tmp_path / "links"), "weight": 2}]
+    valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.de")}
+    recipe = recipe_of(corpora, data__both_directions=True, data__max_length=40, **valid)
+    task = build_task(recipe, CPU, RecordingProgress())
+    assert [part.per_epoch for part in task.order.parts] == [4, 4]
+    forward, _, backward, _ = rows_of(task.train.links)
+    links = [set(zip(row[::2], row[1::2], strict=True)) for row in (forward, backward)]
+    assert links[1] == {(source, target) for target, source in links[0]}
+    prepare_data(tmp_path, recipe, RecordingProgress())
+    assert len((tmp_path / "skipped.tsv").read_text("utf-8").splitlines()) == 2
+
+
+def test_one_direction_continues_from_both(toy: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=True, training__steps=4)
+    run_recipe(recipe, tmp_path / "both")
+    init = {"init__from": str(tmp_path / "both"), "training__steps": 1, "optim__lr": 1e-9}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", **init), tmp_path / "one")
+    first, second = (Translator.load(tmp_path / name / "last") for name in ("both", "one"))
+    assert torch.allclose(first.model.target_embedding.weight, second.model.target_embedding.weight, atol=1e-6)
+    assert first.vocabularies.fingerprint() == second.vocabularies.fingerprint()
+
+
+def test_both_directions_need_one_vocabulary(toy: Path) -> None:
+    changes = {"tokenizer__joint": False, "model__tie": "target"}
+    with pytest.raises(UserError, match=r"data\.both_directions needs one vocabulary"):
+        small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=True, **changes)

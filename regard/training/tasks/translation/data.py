@@ -143,9 +143,8 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     """Return the settings that determine the tokens, as they are read back from JSON."""
     data = recipe.data
     settings = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
-    if not recipe.tokenizer.dropout:
-        del settings["tokenizer.dropout"]
-    settings |= {"data.builtin": data.builtin, "data.max_length": recipe.max_length()}
+    settings |= {f"data.{key}": getattr(data, key) for key in ("builtin", "both_directions")}
+    settings |= {"data.max_length": recipe.max_length()}
     for number, corpus in enumerate(data.all_corpora()):
         settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
     if data.valid_source is None:
@@ -308,7 +307,7 @@ def write_tokens(
     corpora: Corpora,
     vocabularies: Vocabularies,
     recipe: TranslationRecipe,
-    skipped: SkippedPairs,
+    all_skipped: SkippedPairs,
     progress: Progress,
 ) -> None:
     """Tokenise the training corpora into a store."""
@@ -316,7 +315,12 @@ def write_tokens(
     dropout = recipe.tokenizer.dropout
     words = (WordTypes(source), WordTypes(target)) if dropout else None
 
+    train = list(corpora.train)
+    if recipe.data.both_directions:
+        train += [replace(corpus, reverse=True) for corpus in train]
+
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
+        skipped = SkippedPairs() if corpus.reverse else all_skipped  # each pair is listed once
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
         for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words):
@@ -334,7 +338,7 @@ def write_tokens(
     def sample() -> dict[str, RaggedArray]:
         return {name: side.segmentations(dropout) for name, side in zip(SEGMENTATIONS, words or (), strict=False)}
 
-    write_token_store(folder, map(tokenise, corpora.train), largest, sample)
+    write_token_store(folder, map(tokenise, train), largest, sample)
 
 
 def _select_valid_pairs(

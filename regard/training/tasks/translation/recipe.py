@@ -59,6 +59,9 @@ class DataSettings(Settings):
         1000, ge=1, description="sources held out for validation if valid_source is not given, at most a tenth"
     )
     builtin: Literal["en-zh"] | None = Field(None, description="a built-in corpus instead of files")
+    both_directions: bool = Field(
+        False, description="train on each pair in both directions; needs one vocabulary for both languages"
+    )
     languages: tuple[str, str] = Field(
         ("", ""),
         description="language codes such as en and zh; if empty, taken from column names, file names or the script",
@@ -200,7 +203,9 @@ class TranslationRecipe(Recipe):
         return values
 
     @model_validator(mode="after")
-    def _check_dropout(self) -> Self:
+    def _check_tokenizer(self) -> Self:
+        if self.data.both_directions and not self.tokenizer.joint:
+            raise ValueError("data.both_directions needs one vocabulary for both languages; set tokenizer.joint=true")
         if self.tokenizer.dropout and self.tokenizer.kind != "bpe":
             raise ValueError(f"tokenizer.dropout needs tokenizer.kind=bpe, not {self.tokenizer.kind}")
         if self.tokenizer.dropout and any(corpus.alignments for corpus in self.data.all_corpora()):

@@ -66,6 +66,7 @@ class TranslationTask(Task[TextBatch]):
         vocabularies = translator.vocabularies
         self.valid_tokens = tokenise_pairs(self.valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
+        weights *= 2 if recipe.data.both_directions else 1
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
     def _validation_objective(self) -> Any:
