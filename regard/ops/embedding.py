@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from regard.ops.dispatch import on_device, tile_rows
 from regard.ops.dropout import draw_seed, drop_threshold
 
-CUT_OFF = -1
+CUT_OFF = -2
 """Token whose embedding is zero, in training; see `regard.training.objectives.simcut`."""
 TILE, WARPS = 1024, 2
 """Elements that a program of the forward kernel processes at once, at least one row, and its warps."""

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from regard.ops.triton.dropout import keep_mask
 
-CUT_OFF = tl.constexpr(-1)  # `regard.ops.embedding.CUT_OFF`
+CUT_OFF = tl.constexpr(-2)  # `regard.ops.embedding.CUT_OFF`
 
 
 @triton.jit(do_not_specialize=["N", "V", "L", "threshold"])
