@@ -1,8 +1,8 @@
 """Training loss of an autoregressive translator: teacher forcing, optionally with further terms.
 
-Scheduled sampling changes the decoder inputs, and guided attention adds a loss on cross-attention weights. R-Drop (Liang
-et al., 2021) and SimCut run the model on two copies of the batch, as one batch, and penalise the difference between the
-predictions: both copies get their own dropout, and SimCut cuts off tokens of the second.
+Scheduled sampling changes the decoder inputs, and guided attention adds a loss on cross-attention weights. R-Drop
+(Liang et al., 2021) and SimCut run the model on two copies of the batch, as one batch, and penalise the difference
+between the predictions: both copies get their own dropout, and SimCut cuts off tokens of the second.
 
 Shapes: N target tokens to predict, W width, V vocabulary.
 """
