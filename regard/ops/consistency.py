@@ -96,11 +96,10 @@ def _forward(
             chunk = slice(first, first + rows)
             x_chunk = pairs[:, chunk].to(dtype).flatten(0, 1)
             logits = F.linear(x_chunk, weight, rounded_bias)
-            terms.append(
-                consistency_(logits.unflatten(0, (2, -1)), labels[chunk], divergence_weight, share, smoothing, backward)
-            )
+            passes = logits.view(2, -1, len(weight))
+            terms.append(consistency_(passes, labels[chunk], divergence_weight, share, smoothing, backward))
             if backward:
-                dx.view_as(pairs)[:, chunk] = (logits @ weight).unflatten(0, (2, -1))
+                dx.view_as(pairs)[:, chunk] = (logits @ weight).view(2, -1, x.shape[1])
                 accumulate_matmul_(dweight, logits.t(), x_chunk, first=first == 0)
                 if bias is not None:
                     accumulate_(dbias, logits.sum(0, dtype=sum_dtype), first=first == 0)

@@ -70,7 +70,7 @@ class TextBatch:
         if real is not None and other.real is not None:
             real = torch.cat((real, other.real + self.inputs.numel()))
         if links is not None and other.links is not None:
-            sentences, positions = other.links.split((1, 2), 1)
+            sentences, positions = other.links[:, :1], other.links[:, 1:]
             sentences = torch.where(sentences < 0, sentences, sentences + len(self.target_layout.lengths))
             links = torch.cat((links, torch.cat((sentences, positions), 1)))
         return replace(
