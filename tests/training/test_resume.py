@@ -127,6 +127,15 @@ def test_later_lines_are_removed_from_the_log(make: MakeRun, uninterrupted: Path
     assert log(crashed) == log(uninterrupted)
 
 
+def test_run_with_bpe_dropout_resumes_to_the_same_weights(make: MakeRun, tmp_path: Path) -> None:
+    recipe = make(tokenizer__dropout=0.2, training__workers=1)
+    run_recipe(recipe, tmp_path / "uninterrupted")
+    with crashing_at(7):
+        run_recipe(recipe, tmp_path / "run")
+    run_recipe(recipe, tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "uninterrupted")
+
+
 def test_damaged_checkpoint_is_reported_and_the_previous_one_used(
     make: MakeRun, uninterrupted: Path, crashed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -641,3 +641,64 @@ def test_shards_of_all_processes_cover_every_epoch(prepared: Path, recipe: Recip
             break
     counts = [seen[row] for row in range(len(task.train))]
     assert (min(counts), max(counts) <= 4) == (3, True)
+
+
+# BPE-dropout
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_batches_with_dropout_do_not_depend_on_workers_and_position(layout: str, toy: Path) -> None:
+    def build(**changes: object) -> TranslationTask:
+        corpus = (toy / "train.en", toy / "train.zh")
+        changes |= {"batch__layout": layout, "training__cuda_graph": layout == "packed"}
+        return build_task(small_recipe(*corpus, tokenizer__dropout=0.3, **changes), CPU, RecordingProgress())
+
+    def read(task: TranslationTask, start: Position, number: int) -> list[tuple[list[int], ...]]:
+        batches = [item.batch for item in islice(task.batches(start, DataShard()), number)]
+        assert all(batch.positions <= 256 for batch in batches)
+        return [tuple(each.flatten().tolist() for each in (one.source, one.inputs, one.labels)) for one in batches]
+
+    task = build()
+    positions = [Position(), *(plan.after for plan in islice(task._plan_from(Position()), 60))]
+    assert positions[-1].epoch > 1
+    all_batches = read(task, Position(), 60)
+    assert read(build(training__workers=2), Position(), 60) == all_batches
+    assert read(build(), positions[37], 23) == all_batches[37:]
+    assert read(build(training__seed=2), Position(), 60) != all_batches
+
+
+def test_halves_of_a_batch_keep_its_segmentations(toy: Path) -> None:
+    task = build_task(
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.4), CPU, RecordingProgress()
+    )
+    batch = next(task.batches(Position(3), DataShard())).batch
+    labels = torch.cat([half.labels for half in task.split(batch)])
+    assert torch.equal(labels, batch.labels)
+    assert batch.count > task.collate(task.train, batch.rows % len(task.train)).count
+
+
+def test_dropout_changes_neither_validation_nor_the_model_folder(toy: Path, tmp_path: Path) -> None:
+    recipes = [small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=rate) for rate in (0.0, 0.4)]
+    plain, dropped = (build_task(recipe, CPU, RecordingProgress()) for recipe in recipes)
+    assert rows_of(plain.valid_tokens.source) == rows_of(dropped.valid_tokens.source)
+    assert plain.translator.vocabularies.fingerprint() == dropped.translator.vocabularies.fingerprint()
+    assert plain.shape == dropped.shape
+
+
+def test_dropout_needs_bpe_and_excludes_alignments(toy: Path) -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.dropout needs tokenizer.kind=bpe, not word"):
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.1, tokenizer__kind="word")
+    with pytest.raises(UserError, match=r"tokenizer\.dropout excludes alignments"):
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.1, data__alignments=str(toy / "links"))
+
+
+def test_shared_store_is_not_used_with_other_dropout(toy: Path, tmp_path: Path) -> None:
+    changes = {"data__store": str(tmp_path / "store"), "tokenizer__size": 340}
+    plain, dropped = (
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=rate, **changes) for rate in (0.0, 0.1)
+    )
+    (tmp_path / "run").mkdir()
+    prepare_data(tmp_path / "run", plain, RecordingProgress())
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"made with tokenizer\.dropout=null, not 0\.1"):
+        prepare_data(tmp_path / "other", dropped, RecordingProgress())
