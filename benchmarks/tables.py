@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from reports import attention, croco, decoding, headline, nat, serving, settings, training, translation, vision
+from reports import attention, croco, decoding, domain, headline, nat, serving, settings, training, translation, vision
 from reports.results import Writer, of, of_all
 
 from regard.models.swin import SwinConfig
@@ -43,6 +43,7 @@ PAGES: dict[str, dict[str, Writer]] = {
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
     },
+    "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
     "docs/settings.md": {"settings": settings.write_translation},
     "docs/images.md": {
         "images": settings.write_images,

@@ -128,6 +128,7 @@ NAT_VARIANTS: dict[str, dict[str, Any]] = {
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "r-drop": {"objective__r_drop": 2.0},
+    "simcut": {"objective__simcut": {"p": 0.2}},
     "scheduled-sampling": {"objective__scheduled_sampling": {"half_life": 2, "choice": "sample"}},
     "guided-attention": {"objective__guided_attention": {"steps": 100, "layers": [1]}},
     "all": {

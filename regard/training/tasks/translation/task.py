@@ -71,6 +71,7 @@ class TranslationTask(Task[TextBatch]):
         self.valid_tokens = tokenise_pairs(self.valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
         self._validated: Translator | None = None
+        weights *= 2 if recipe.data.both_directions else 1
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
     def _validation_objective(self) -> Any:
@@ -217,7 +218,10 @@ class TranslationTask(Task[TextBatch]):
         for epoch in count(position.epoch):
             for window in windows:
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
-                plan = self._plan(self.train, self.order.rows(epoch, window), rng, self.shape)
+                rows = self.order.rows(epoch, window)
+                if self.recipe.tokenizer.dropout:
+                    rows += (epoch + 1) * len(self.train)  # as segmented for this epoch: see DropoutTokens
+                plan = self._plan(self.train, rows, rng, self.shape)
                 for number, rows in enumerate(plan[used:], used + 1):
                     yield Positioned(rows, Position(epoch, number, window))
                 used = 0
