@@ -419,7 +419,7 @@ class TrainingLoop(Generic[B]):
                 self._write_model(model, text, names)
             else:
                 copy, wait = copied
-                self.writer.submit(lambda: (wait(), self._write_model(copy, text, names)))
+                self.writer.submit(lambda: self._write_model(copy, text, names), wait)
 
     def _write_model(self, model: nn.Module, scores: str, names: tuple[str, ...]) -> None:
         for name in names:
@@ -448,7 +448,7 @@ class TrainingLoop(Generic[B]):
             return
         copies, wait = copy_to_host(tensors.values())
         copied = dict(zip(tensors, copies, strict=True))
-        self.writer.submit(lambda: (wait(), save_checkpoint(self.checkpoints, step, copied, values, keep)))
+        self.writer.submit(lambda: save_checkpoint(self.checkpoints, step, copied, values, keep), wait)
 
     def _report_phases(self) -> None:
         """Print and log the seconds of each phase of the run."""

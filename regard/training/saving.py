@@ -26,16 +26,17 @@ class Writer:
         self._pool = ThreadPoolExecutor(1, "writer") if background else None
         self._pending: deque[Future[None]] = deque()
 
-    def submit(self, write: Callable[[], object]) -> None:
-        """Run a write; if too many are pending, wait for the first of them."""
+    def submit(self, write: Callable[[], object], wait: Callable[[], object] = lambda: None) -> None:
+        """Run `wait` and then a write; if too many are pending, wait for the first of them."""
         if self._pool is None:
+            wait()
             write()
             return
         self.check()
         while len(self._pending) >= MAX_PENDING:
             self._pending.popleft().result()
         previous = self._pending[-1] if self._pending else None
-        self._pending.append(self._pool.submit(_run_after, previous, write))
+        self._pending.append(self._pool.submit(_run_after, previous, wait, write))
 
     def check(self) -> None:
         """Raise the error of a write that has failed."""
@@ -53,9 +54,10 @@ class Writer:
             self._pool.shutdown()
 
 
-def _run_after(previous: Future[None] | None, write: Callable[[], object]) -> None:
+def _run_after(previous: Future[None] | None, wait: Callable[[], object], write: Callable[[], object]) -> None:
     if previous is not None:
         previous.result()
+    wait()
     write()
 
 

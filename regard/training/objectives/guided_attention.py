@@ -169,7 +169,7 @@ class LengthGroups:
         rank = torch.where(sentence < 0, len(self.order), self.ranks[sentence.clamp(min=0)])
         index = torch.where(rank < len(self.order), starts[rank] + t * widths[rank] + s, size)
         prior = torch.zeros(size + 1, device=links.device).index_fill(0, index, 1.0)
-        parts = prior[:-1].split([n * longest**2 for n, longest in self.shapes])
+        parts = torch.split(prior[:-1], [n * longest**2 for n, longest in self.shapes])
         return [part.view(n, longest, longest) for part, (n, longest) in zip(parts, self.shapes, strict=True)]
 
     def _starts(self, power: int) -> Tensor:
@@ -185,7 +185,7 @@ class LengthGroups:
     def _split(self, x: Tensor) -> list[Tensor]:
         """Return the values of the sequences of each group, given those of all sequences, (B,)."""
         sizes = [n for n, _ in self.shapes]
-        return list(x[self.order[: sum(sizes)]].split(sizes))
+        return list(torch.split(x[self.order[: sum(sizes)]], sizes))
 
     def _pad(self, x: Tensor, layout: Packed) -> list[Tensor]:
         """Convert (1, H, N, D) to padded rows of each group, (G, H, T, D)."""
@@ -193,7 +193,7 @@ class LengthGroups:
         tokens = self._starts(1)[self.ranks[layout.segments()]] + layout.positions()[0]
         tokens = tokens.clamp(max=sum(sizes))  # padding, which no group reads
         rows = pad_packed(x, PaddedIndex(sum(sizes) + 1, 1, tokens))[:-1, :, 0]
-        shaped = zip(rows.split(sizes), self.shapes, strict=True)
+        shaped = zip(torch.split(rows, sizes), self.shapes, strict=True)
         return [part.view(n, longest, *part.shape[1:]).transpose(1, 2) for part, (n, longest) in shaped]
 
 
