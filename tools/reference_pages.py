@@ -1,4 +1,4 @@
-"""The pages docs/reference/cli.md and http.md, generated from the commands and from the OpenAPI schema of the server.
+"""The pages cli.md, settings.md and http.md in docs/reference, generated from the commands, settings and HTTP API.
 
 python tools/reference_pages.py           update the pages
 python tools/reference_pages.py --check   exit with code 1 if they are out of date
@@ -7,12 +7,18 @@ python tools/reference_pages.py --check   exit with code 1 if they are out of da
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.config import Settings
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+LENGTHS = {"minLength": "≥", "maxLength": "≤", "minItems": "≥", "maxItems": "≤"}
 
 
 def cli_page() -> str:
@@ -51,6 +57,63 @@ def _parameter_row(parameter: Any, context: Any) -> str:
     default = parameter.default
     shown = "" if default in (None, False, ()) or callable(default) else f"`{getattr(default, 'value', default)}`"
     return f"| `{_escape(names)}` | {_escape(shown)} | {_escape(description.split('  [')[0])} |"
+
+
+def settings_page() -> str:
+    """One section per class of settings: the keys, their defaults and the values that they may have."""
+    lines = [
+        "# Values of all settings",
+        "",
+        "Generated from the classes of settings by `tools/reference_pages.py`. [Settings](../settings.md) and the "
+        "guides explain them. `model.preset` changes the defaults of a model.",
+    ]
+    for settings, group in _settings().items():
+        schema = settings.model_json_schema()
+        lines += [
+            "",
+            f"## {settings.__name__}",
+            "",
+            f"{group}. {inspect.cleandoc(settings.__doc__ or '').splitlines()[0]}",
+        ]
+        lines += ["", "| key | default | values | |", "| --- | --- | --- | --- |"]
+        for key, field in schema["properties"].items():
+            default = f"`{json.dumps(field['default'], ensure_ascii=False)}`" if "default" in field else ""
+            cells = (f"`{key}`", default, _type_name(field), field.get("description", ""))
+            lines.append(f"| {' | '.join(_escape(cell) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _settings() -> dict[type[Settings], str]:
+    """Return the classes of settings and where they are used."""
+    from regard.attention.kinds import KINDS
+    from regard.config import _groups
+    from regard.models.folder import MODELS
+    from regard.serving.config import Limits
+    from regard.training.distillation import Distillation
+    from regard.training.objectives.registry import OBJECTIVES
+    from regard.training.tasks.registry import TASKS
+
+    found: dict[type[Settings], str] = {}
+
+    def add(settings: type[Settings], group: str) -> None:
+        found.setdefault(settings, group)
+        for name, field in settings.model_fields.items():
+            for part in _groups(field):
+                add(part, f"Group `{name}` in {settings.__name__}")
+
+    for name, task in TASKS.items():
+        for group, field in task.recipe_type.model_fields.items():
+            for settings in _groups(field):
+                add(settings, f"Group `{group}` of recipes for {name}")
+    for kind, model in MODELS.items():
+        add(model.config_type(), f"Group `model` of recipes with `kind: {kind}`")
+    for kind, settings in KINDS.items():
+        add(settings, f"Group `attention` of a model with `kind: {kind}`")
+    for kind, settings in OBJECTIVES.items():
+        add(settings, f"Group `objective` with `kind: {kind}`")
+    add(Distillation, "Options of `regard distill`")
+    add(Limits, "Options of `regard serve`")
+    return found
 
 
 def http_page() -> str:
@@ -111,20 +174,35 @@ def _type_name(field: dict[str, Any]) -> str:
             return " or ".join(_type_name(part) for part in field[union] if part.get("type") != "null")
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    limits = _limits(field, LIMITS)
+    if lengths := _limits(field, LENGTHS):
+        limits = f"of length {lengths}"
+    if "prefixItems" in field:
+        return f"[{', '.join(map(_type_name, field['prefixItems']))}]"
     if field.get("type") == "array":
-        return f"list of {_type_name(field.get('items', {}))}"
-    return str(field.get("type", "any"))
+        return " ".join(filter(None, ("list", limits, "of", _type_name(field.get("items", {})))))
+    return f"{field.get('type', 'any')} {limits}".rstrip()
+
+
+def _limits(field: dict[str, Any], signs: dict[str, str]) -> str:
+    found = ((sign, field[name]) for name, sign in signs.items() if name in field)
+    return ", ".join(f"{sign} {int(number) if number == int(number) else number:,}" for sign, number in found)
 
 
 def _escape(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+PAGES = {"cli.md": cli_page, "settings.md": settings_page, "http.md": http_page}
+
+
 def main() -> None:
     """Write the pages, or check them."""
     sys.path.insert(0, str(ROOT))
     outdated = []
-    for name, make in (("cli.md", cli_page), ("http.md", http_page)):
+    for name, make in PAGES.items():
         path, text = FOLDER / name, make()
         if not path.is_file() or path.read_text("utf-8") != text:
             outdated.append(name)

@@ -39,7 +39,10 @@ class Point:
             log.info("added %s", 1 < 2)
         if self.total < 0:
             raise ValueError(f"{self.total + 1} is negative")
-        return math.hypot(self.x, self.y) + 2**5
+        return math.atan2(self.x, self.y) + 2**5
+
+    def area(self):
+        raise NotImplementedError
 '''
 
 CHANGES = {
@@ -57,9 +60,9 @@ CHANGES = {
     "self.total = min(part, self.total)",
     "if self.total <= 0:",
     "if self.total < 1:",
-    "return math.hypot(self.y, self.x) + 2**5",
-    "return math.hypot(self.x, self.y) - 2**5",
-    "return math.hypot(self.x, self.y) + 3**5",
+    "return math.atan2(self.y, self.x) + 2**5",
+    "return math.atan2(self.x, self.y) - 2**5",
+    "return math.atan2(self.x, self.y) + 3**5",
 }
 
 
@@ -142,6 +145,8 @@ def test_lines_that_run_at_import_are_covered_by_the_tests_of_importers(project:
     tests = [covering_test("row", {"regard/rows.py": {5}, "regard/table.py": {2}}), covering_test("other", {})]
     (mutant,) = find_mutants("table.py")
     assert [test.name for test in find_covering(mutant, tests)] == ["row"]
+    documenting = covering_test(f"{coverage_map.DOCUMENTING}test_page", {"regard/rows.py": {5}})
+    assert [test.name for test in find_covering(mutant, [*tests, documenting])] == [documenting.name, "row"]
 
 
 def test_excluded_mutants_are_replaced_by_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

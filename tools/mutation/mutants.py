@@ -1,7 +1,7 @@
 """Finds single-line mutants: small changes of one line that should change the behaviour of regard.
 
-Left alone are Triton kernels, docstrings, annotations, imports, decorators, assertions, `repr`, f-strings, the text of
-errors and log messages, help texts, and arguments and constants that only affect speed.
+Left alone are Triton kernels, docstrings, annotations, imports, decorators, assertions, abstract methods, `repr`,
+f-strings, the text of errors and log messages, help texts, and arguments and constants that only affect speed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SYMMETRIC = {
     "gcd",
     "equal",
     "allclose",
+    "hypot",
+    "logaddexp",
     "cast",
     "suppress",
     "promote_types",
@@ -45,6 +47,7 @@ NO_EFFECT = {"collect", "empty_cache", "synchronize", "record_stream", "flush", 
 NO_EFFECT |= {"grid", "set_axisbelow", "tick_params", "set_visible", "set_minor_formatter", "set_major_locator"}
 """Functions that only free resources, affect speed, or the appearance of a plot."""
 IGNORED_KEYWORDS = {"non_blocking", "pin_memory", "persistent_workers", "daemon", "exist_ok", "parents", "stacklevel"}
+IGNORED_KEYWORDS |= {"ahead", "fused", "use_threads"}
 IGNORED_KEYWORDS |= {"help", "metavar", "dim", "axis", "indent", "maxsize", "ensure_ascii", "soft_wrap", "markup"}
 IGNORED_KEYWORDS |= {
     "fontsize",
@@ -194,6 +197,8 @@ class MutantFinder(ast.NodeVisitor):
         pass
 
     def visit_Raise(self, node: ast.Raise) -> None:
+        if isinstance(node.exc, ast.Name) and node.exc.id == "NotImplementedError":
+            return  # of abstract methods
         self.replace(node, "pass", "raise")
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:

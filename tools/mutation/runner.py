@@ -50,6 +50,7 @@ class Copy:
 
     def __init__(self, folder: Path, libraries: Sequence[str] = LIBRARIES) -> None:
         self.folder = folder
+        self.python_path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
         for name in list_files():
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ class Copy:
             plugins = ("no:xdist", "no:faulthandler", "no:cacheprovider", "tools.mutation.selection")
             command = {
                 "folder": str(self.folder),
-                "environment": {"PYTHONPATH": str(self.folder), "REGARD_SELECTION": str(selection), "TMPDIR": name},
+                "environment": {"PYTHONPATH": self.python_path, "REGARD_SELECTION": str(selection), "TMPDIR": name},
                 "arguments": [
                     *(word for plugin in plugins for word in ("-p", plugin)),
                     *("--hypothesis-seed=0", "--tb=no", *["-x"] * stop, *files),
