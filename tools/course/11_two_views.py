@@ -80,7 +80,7 @@ print("equal to DecoderBlock")
 # | use | pretraining, features | depth, camera poses, point clouds | matching |
 #
 # The loss of DUSt3R lets the model choose its confidence: a large C makes an error expensive, a small C costs −α·log C. The best C for
-# an error ℓ is α/ℓ, so the confidence becomes a measure of the error:
+# an error ℓ is α/ℓ, so the confidence becomes a measure of the error (DUSt3R computes C as 1 + exp(c), which keeps it above 1):
 
 # %% [markdown] lang="zh"
 # ## DUSt3R 和 MASt3R 多了什么
@@ -95,7 +95,7 @@ print("equal to DecoderBlock")
 # | 用途 | 预训练、提取特征 | 深度、相机位姿、点云 | 匹配 |
 #
 # DUSt3R 的损失让模型自己决定置信度：C 大，误差的代价就高；C 小，又要付出 −α·log C。误差为 ℓ 时最优的 C 是 α/ℓ，
-# 因此置信度就成了误差的一种度量：
+# 因此置信度就成了误差的一种度量（DUSt3R 用 1 + exp(c) 计算 C，所以 C 总大于 1）：
 
 # %%
 alpha = 0.2
