@@ -170,6 +170,15 @@ def find_covering(mutant: Mutant, tests: list[CoveringTest]) -> list[CoveringTes
     return documenting
 
 
+def find_related(mutant: Mutant, tests: list[CoveringTest]) -> list[CoveringTest]:
+    """Return the tests that run a function of the file of a mutant whose own line no test of the map runs.
+
+    The recorder misses lines that run in a process which is killed, such as a worker.
+    """
+    lines = _list_function_lines(mutant.path)
+    return [test for test in tests if test.runs(mutant.path, lines)]
+
+
 def _is_known(path: str, lines: Iterable[int], tests: list[CoveringTest]) -> bool:
     """Whether a version of the file in the map has one of these lines; new lines may be covered by any test."""
     digests = {test.sources[path] for test in tests if path in test.sources}
