@@ -126,5 +126,3 @@ def test_other_parameter_names_of_transformers_are_rejected(name: str | None, mo
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_, **__: (missing, unknown))
     with pytest.raises(UserError, match=f"transformers {transformers.__version__} has other parameter names"):
         build_huggingface(random_translator("halves"))
-
-
