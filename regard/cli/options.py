@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from regard.errors import UserError
-from regard.registry import import_extensions
 from regard.runtime import Interrupted, Interruptions, LineProgress
 
 if TYPE_CHECKING:
@@ -50,14 +49,6 @@ SearchOverrides = Annotated[
         metavar="KEY=VALUE",
         help="any other search setting: coverage, stop, min_length, max_length, max_ratio, max_extra, "
         "no_repeat, groups, diversity, rerank; may be repeated",
-    ),
-]
-Extensions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE",
-        help="file with models, attention kinds, objectives or tasks of your own; repeatable",
     ),
 ]
 Images = Annotated[
@@ -117,24 +108,12 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
             overrides = flags.pop("search")
             command(**values, search=SearchOptions(flags, overrides))
 
-        return _add_options(run, command, options)
+        return add_options(run, command, options)
 
     return decorate
 
 
-def add_import_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: add --import, whose files and packages are imported before the command runs."""
-
-    @wraps(command)
-    def run(**values: Any) -> None:
-        if extensions := values.pop("extensions"):
-            import_extensions(extensions)
-        command(**values)
-
-    return _add_options(run, command, {"extensions": Extensions})
-
-
-def _add_options(
+def add_options(
     run: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
 ) -> Callable[..., None]:
     """Give `run` the parameters of `command` and the options, which replace parameters of the same name."""
