@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
         "models": "layers attention ops registry files errors config",
         "data": "runtime files errors config",
         "decoding": "models layers attention ops errors config",
-        "inspection": "models attention runtime errors",
+        "inspection": "models layers attention runtime errors",
         "pipelines": "decoding data models attention ops runtime files errors config",
         "evaluation": "pipelines inspection decoding data models layers attention runtime files errors config",
         "interop": "pipelines decoding data models layers attention runtime files errors config",
