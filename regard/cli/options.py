@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from regard.errors import UserError
-from regard.runtime import Interrupted, Interruptions, LineProgress
+from regard.runtime import Interrupted, Interruptions, LineProgress, read_raw_lines
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
@@ -177,7 +177,6 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
     A file is read once in advance to count the lines, so that an unreadable line is reported before hours of work.
     """
     from regard.data.text.readers import read_stream
-    from regard.files import read_raw_lines
     from regard.pipelines.translate_files import read_texts
 
     if source is None:
