@@ -31,7 +31,6 @@ from regard.inspection.probe import probe
 from regard.pipelines.translator import Translator
 from regard.runtime import choose_device
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
-from regard.training.objectives.objective import symmetric_kl
 from regard.training.objectives.scheduled_sampling import ScheduledSampling
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
@@ -40,6 +39,8 @@ WIDTH, LAYER, HEAD = 0.1, 1, 0
 # Minimum share of the guided head's attention on the prior, and maximum share of the same head without guidance.
 MIN_GUIDED, MAX_UNGUIDED = {"diagonal": 0.7, "alignments": 0.85}, {"diagonal": 0.6, "alignments": 0.75}
 SCHEDULE_TOLERANCE = 0.02
+CONSISTENCY: dict[str, tuple[str, Any]] = {"R-Drop": ("r_drop", 2.0), "SimCut": ("simcut", {"weight": 3.0, "p": 0.05})}
+"""Method, key and value of the objectives that penalise the difference between two forward passes."""
 MODEL = {
     "model.preset": "small",
     "model.width": 128,
@@ -125,7 +126,8 @@ class Benchmark:
             source = translator.vocabularies.source.encode(example.pair.source)
             target = translator.vocabularies.target.encode(" ".join(example.words))
             inputs = torch.tensor([[*source, model.config.eos]]), torch.tensor([[model.config.bos, *target]])
-            total += float(symmetric_kl(model(*inputs)[0], model(*inputs)[0]).sum())
+            p, q = (model(*inputs)[0].log_softmax(-1) for _ in range(2))
+            total += float(((p.exp() - q.exp()) * (p - q)).sum()) / 2
             count += len(target) + 1
         return total / count
 
@@ -248,7 +250,8 @@ def measure(benchmark: Benchmark, jobs: int) -> Rows:
         {"plain": {}}
         | {name: {"objective.scheduled_sampling": settings} for name, settings in sampling.items()}
         | {name: {"objective.guided_attention": settings} for name, settings in guides.items()}
-        | {"r-drop": {"objective.r_drop": 1.0}, "ema": {"training.ema": 0.98}},
+        | {name: {f"objective.{key}": value} for name, (key, value) in CONSISTENCY.items()}
+        | {"ema": {"training.ema": 0.98}},
         jobs,
     )
     plain, rows = runs["plain"][0], Rows(benchmark, runs)
@@ -265,9 +268,11 @@ def measure(benchmark: Benchmark, jobs: int) -> Rows:
         what = f"share of the guided head's attention on the prior (at least {minimum}, otherwise at most {maximum})"
         held = value > minimum and without < maximum
         rows.add(prior, f"guided attention, {prior}", settings, what, value, without, held)
-    value, without = (benchmark.dropout_divergence(run) for run in (runs["r-drop"][0], plain))
+    without = benchmark.dropout_divergence(plain)
     what = "divergence of two forward passes, nats per token"
-    rows.add("r-drop", "R-Drop", {"r_drop": 1.0}, what, value, without, value < without)
+    for name, (key, settings) in CONSISTENCY.items():
+        value = benchmark.dropout_divergence(runs[name][0])
+        rows.add(name, name, {key: settings}, what, value, without, value < without)
     ema = runs["ema"][0]
     trained = trained_weights(ema)
     unchanged = all(torch.equal(trained[name], tensor) for name, tensor in trained_weights(plain).items())

@@ -55,6 +55,10 @@ class Padded:
         """Return the layout of some rows, given by their indices, (rows,)."""
         return Padded(self.lengths[rows], self.size)
 
+    def followed_by(self, other: Padded) -> Padded:
+        """Return the layout of these rows and those of another layout of the same size."""
+        return Padded(torch.cat((self.lengths, other.lengths)), self.size)
+
     def to(self, device: torch.device) -> Padded:
         return Padded(self.lengths.to(device, non_blocking=True), self.size)
 
@@ -109,6 +113,11 @@ class Packed:
         """Return the position of every token in its sequence, (1, N)."""
         starts = self.offsets[:-1][self.segments()]
         return (torch.arange(self.size, device=self.offsets.device) - starts)[None]
+
+    def followed_by(self, other: Packed) -> Packed:
+        """Return the layout of these sequences and those of another layout in one row."""
+        offsets = torch.cat((self.offsets, other.offsets[1:] + self.size))
+        return Packed(offsets, max(self.longest, other.longest), self.size + other.size)
 
     def to(self, device: torch.device) -> Packed:
         return Packed(self.offsets.to(device, non_blocking=True), self.longest, self.size)

@@ -94,13 +94,13 @@ class EpochOrder:
     def rows(self, epoch: int, window: int) -> Ints:
         """Return the rows of one window of an epoch."""
         start, end = (len(self) * bound // self.windows for bound in (window, window + 1))
-        shuffled = shuffle(np.arange(start, end), len(self), _key(self.seed, epoch))
+        shuffled = shuffle(np.arange(start, end), len(self), hash_integers(self.seed, epoch))
         rows = np.empty_like(shuffled)
         first = 0
         for number, part in enumerate(self.parts):
             own = (first <= shuffled) & (shuffled < first + part.per_epoch)
             passes, indices = np.divmod(epoch * part.per_epoch + shuffled[own] - first, part.pairs)
-            rows[own] = part.start + shuffle(indices, part.pairs, _key(self.seed, passes, number + 1))
+            rows[own] = part.start + shuffle(indices, part.pairs, hash_integers(self.seed, passes, number + 1))
             first += part.per_epoch
         return rows
 
@@ -127,7 +127,8 @@ def _feistel(x: Words, half_bits: np.uint64, key: Words) -> Words:
     return (left << half_bits) | right
 
 
-def _key(*numbers: int | Ints) -> Words:
+def hash_integers(*numbers: int | Ints) -> Words:
+    """Return a pseudo-random number of 64 bits for each tuple of integers; arrays are broadcast."""
     key = np.zeros(1, np.uint64)
     for number in numbers:
         key = _splitmix64(key ^ np.asarray(number).astype(np.uint64))

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues
 from regard.attention.masks import Layout, Mask, Padded
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
+from regard.attention.multi_head import Attention, Rotary
 from regard.config import Settings
-from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
+from regard.layers import Activation, DecoderBlock, Diagonal, EncoderBlock, FeedForward, Learned, Model, Sinusoidal
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
+from regard.ops.embedding import embed_or_cut_off
 from regard.ops.linear import PrepackedWeights, linear
 
 
@@ -142,14 +142,14 @@ class Embedding(nn.Module):
         """Embed tokens, (B, T) to (B, T, W).
 
         Args:
-            tokens: Token indices.
+            tokens: Token indices; in training, the embedding of `CUT_OFF` is zero.
             positions: Position of each token in its sequence, (B, T) or (1, T).
             longest: Upper bound of the positions, known without reading the tensor.
             dtype: dtype of the result; that of the weight by default.
         """
         if dispatch.fused_embedding_applies(self, tokens):
             return fused.embedding(self, tokens, positions, longest, dtype)
-        x = F.embedding(tokens, self.weight) * self.scale
+        x = (embed_or_cut_off if self.training else F.embedding)(tokens, self.weight) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions, longest)
         if self.training:

@@ -51,7 +51,7 @@ def _forward(
     """Return the loss and the gradients of x, weight and bias; empty tensors without `backward`."""
     sum_dtype = torch.promote_types(dtype, torch.float32)
     losses = [x.new_empty(0, dtype=sum_dtype)]
-    dx, dweight, dbias = _empty_gradients(x, weight, bias, dtype, backward)
+    dx, dweight, dbias = empty_gradients(x, weight, bias, dtype, backward)
     if not len(x):
         dweight.zero_()
         dbias.zero_()
@@ -67,7 +67,7 @@ def _forward(
                 torch.mm(logits, weight, out=dx[chunk])
                 accumulate_matmul_(dweight, logits.t(), x_chunk, first=first == 0)
                 if bias is not None:
-                    _accumulate_(dbias, logits.sum(0, dtype=sum_dtype), first=first == 0)
+                    accumulate_(dbias, logits.sum(0, dtype=sum_dtype), first=first == 0)
     return torch.cat(losses).sum(), dx, dweight, dbias
 
 
@@ -80,23 +80,25 @@ def chunk_rows(rows: int, vocabulary: int) -> int:
 def accumulate_matmul_(total: Tensor, a: Tensor, b: Tensor, first: bool) -> None:
     """Add a @ b to a total in float32 or better; the first product overwrites it."""
     if not a.is_cuda or a.dtype == total.dtype:
-        _accumulate_(total, a @ b, first)
+        accumulate_(total, a @ b, first)
     elif first:
         torch.mm(a, b, out_dtype=total.dtype, out=total)
     else:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
 
 
-def _accumulate_(total: Tensor, x: Tensor, first: bool) -> None:
+def accumulate_(total: Tensor, x: Tensor, first: bool) -> None:
+    """Add x to a total; the first addend overwrites it."""
     if first:
         total.copy_(x)
     else:
         total.add_(x)
 
 
-def _empty_gradients(
+def empty_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uninitialised gradients of x, weight and bias; empty tensors without `backward`."""
     sum_dtype = torch.promote_types(dtype, torch.float32)
     if not backward:
         return x.new_empty(0, dtype=dtype), x.new_empty(0, dtype=sum_dtype), x.new_empty(0, dtype=sum_dtype)
@@ -191,25 +193,29 @@ _multiply = torch.library.custom_op(
 _multiply.register_fake(lambda x, factor, dtype: torch.empty_like(x, dtype=dtype))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save the last three outputs of an op for `multiply_gradients`: gradients of x, weight and bias."""
     x, weight, bias, *_ = inputs
     ctx.set_materialize_grads(False)  # otherwise the gradients of the gradients would be large tensors of zeros
     ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
-    ctx.save_for_backward(*output[1:])
+    ctx.save_for_backward(*output[-3:])
 
 
-def _backward(ctx: Any, grad: Tensor | None, *others: None) -> tuple[Tensor | None, ...]:
+def multiply_gradients(ctx: Any, grad: Tensor | None, *others: None) -> tuple[Tensor | None, ...]:
+    """Return the saved gradients times that of the loss, the first output; the inputs after the bias have none."""
+    inputs = len(ctx.needs_input_grad)
     if grad is None:
-        return (None,) * 7
+        return (None,) * inputs
     gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-    return *(None if dtype is None else _multiply(gradient, grad, dtype) for gradient, dtype in gradients), *(None,) * 4
+    products = [None if dtype is None else _multiply(gradient, grad, dtype) for gradient, dtype in gradients]
+    return *products, *(None,) * (inputs - len(products))
 
 
 def _fake(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, dtype: torch.dtype, backward: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loss = x.new_empty((), dtype=torch.promote_types(dtype, torch.float32))
-    return loss, *_empty_gradients(x, weight, bias, dtype, backward)
+    return loss, *empty_gradients(x, weight, bias, dtype, backward)
 
 
 _linear_cross_entropy = torch.library.custom_op(
@@ -220,4 +226,4 @@ _linear_cross_entropy = torch.library.custom_op(
     "-> (Tensor, Tensor, Tensor, Tensor)",
 )
 _linear_cross_entropy.register_fake(_fake)
-_linear_cross_entropy.register_autograd(_backward, setup_context=_setup_context)
+_linear_cross_entropy.register_autograd(multiply_gradients, setup_context=keep_gradients)

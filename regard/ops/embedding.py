@@ -9,12 +9,15 @@ Shapes: N tokens, V vocabulary, W width, L positions.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.ops.dispatch import on_device, tile_rows
 from regard.ops.dropout import draw_seed, drop_threshold
 
+CUT_OFF = -2
+"""Token whose embedding is zero, in training; see `regard.training.objectives.simcut`."""
 TILE, WARPS = 1024, 2
 """Elements that a program of the forward kernel processes at once, at least one row, and its warps."""
 CHUNK = 32
@@ -39,7 +42,7 @@ def embed(
     """Return dropout(table[tokens] · scale + position_table[positions]), (..., W), by kernel.
 
     Args:
-        tokens: Rows of the table, of any shape. A token outside the vocabulary gives NaN.
+        tokens: Rows of the table, of any shape. `CUT_OFF` gives zeros, other tokens outside the vocabulary NaN.
         table: Trained embeddings in float32, (V, W).
         scale: Factor on the embeddings.
         positions: Position of every token, of the same shape or one row for all rows of tokens.
@@ -54,6 +57,12 @@ def embed(
         flat_tokens, table, flat_positions, position_table, seed, scale, dropout, dtype or table.dtype
     )
     return y.view(*tokens.shape, table.shape[1])
+
+
+def embed_or_cut_off(tokens: Tensor, table: Tensor) -> Tensor:
+    """Return table[tokens], (..., W), with zeros for `CUT_OFF`."""
+    cut_off = tokens == CUT_OFF
+    return F.embedding(tokens.masked_fill(cut_off, 0), table).masked_fill(cut_off[..., None], 0.0)
 
 
 class _Embed(torch.autograd.Function):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention.masks import Packed
-from regard.attention.positions import sinusoid
+from regard.layers import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import embedding as module
-from regard.ops.embedding import embed, sum_by_token
+from regard.ops.embedding import CUT_OFF, embed, embed_or_cut_off, sum_by_token
 from tests.kernel_references import kernel_drop_mask
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
@@ -63,6 +63,17 @@ def test_embed_equals_formula(shape: tuple[int, ...], width: int) -> None:
     tokens, positions, table, encodings = draw(*shape, width=width)
     y = embed(tokens, table, SCALE, positions, encodings)
     assert_close((y, gradient(y, table)), formula(tokens, positions, table, encodings))
+
+
+def test_embeddings_of_cut_off_tokens_are_zero() -> None:
+    tokens, positions, table, encodings = draw(3, 13, width=24)
+    kept = tokens % 3 != 0
+    expected, expected_gradient = formula(tokens, positions, table, None, kept[..., None].double())
+    cut_off = torch.where(kept, tokens, CUT_OFF)
+    plain = embed_or_cut_off(cut_off, table) * SCALE
+    assert_close((plain, gradient(plain, table)), (expected, expected_gradient))
+    y = embed(cut_off, table, SCALE, positions, encodings)
+    assert_close((y, gradient(y, table)), (expected + encodings.double()[positions], expected_gradient))
 
 
 def test_embed_without_positions() -> None:

@@ -54,7 +54,8 @@ def weights(out: Path, name: str = "last") -> bytes:
 
 def log(out: Path) -> list[tuple[int, Any]]:
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [(entry["step"], entry.get("loss", entry.get("validation"))) for entry in entries]
+    kept = (entry for entry in entries if "phases" not in entry)
+    return [(entry["step"], entry.get("loss", entry.get("validation"))) for entry in kept]
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +108,33 @@ def test_run_resumes_from_the_last_checkpoint(
     assert result.best_step == json.loads((uninterrupted / "best" / "scores.json").read_text())["step"]
 
 
+@pytest.mark.parametrize("objective", [{"r_drop": 2.0}, {"simcut": {"p": 0.2}}], ids=str)
+def test_run_with_two_passes_resumes_to_the_same_weights(
+    make: MakeRun, objective: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = make(objective=objective, training__cuda_graph=True, batch__layout="packed", training__valid_sentences=0)
+    with crashing_at(7):
+        run_recipe(recipe, tmp_path / "crashed")
+    for name in ("crashed", "uninterrupted"):
+        run_recipe(recipe, tmp_path / name)
+    assert weights(tmp_path / "crashed") == weights(tmp_path / "uninterrupted")
+    assert log(tmp_path / "crashed") == log(tmp_path / "uninterrupted")
+
+
 def test_later_lines_are_removed_from_the_log(make: MakeRun, uninterrupted: Path, crashed: Path) -> None:
     with (crashed / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 7, "loss": 9.9}\n{"step": 8, "lo')  # as a killed process may leave it
     run_recipe(make(), crashed)
     assert log(crashed) == log(uninterrupted)
+
+
+def test_run_with_bpe_dropout_resumes_to_the_same_weights(make: MakeRun, tmp_path: Path) -> None:
+    recipe = make(tokenizer__dropout=0.2, training__workers=1)
+    run_recipe(recipe, tmp_path / "uninterrupted")
+    with crashing_at(7):
+        run_recipe(recipe, tmp_path / "run")
+    run_recipe(recipe, tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "uninterrupted")
 
 
 def test_damaged_checkpoint_is_reported_and_the_previous_one_used(

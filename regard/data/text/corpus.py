@@ -21,6 +21,7 @@ class Corpus:
     alignments: Path | None = None  # file with the word alignment of each pair
     weight: float = 1.0  # how often an epoch contains a pair on average
     held_out: frozenset[int] = frozenset()  # indices of pairs that `pairs` and `records` omit
+    reverse: bool = False  # whether `pairs` and `records` exchange source and target
 
     @property
     def name(self) -> str:
@@ -47,9 +48,13 @@ class Corpus:
         return require_nonempty(records, self.name)
 
     def _without_held_out(self, records: Iterator[PairRecord]) -> Iterator[PairRecord]:
-        if not self.held_out:
-            return records
-        return (record for index, record in enumerate(records) if index not in self.held_out)
+        kept = (record for index, record in enumerate(records) if index not in self.held_out)
+        return map(_reverse, kept) if self.reverse else kept
+
+
+def _reverse(record: PairRecord) -> PairRecord:
+    links = None if record.links is None else [(target, source) for source, target in record.links]
+    return record._replace(pair=Pair(record.pair.target, record.pair.source), links=links)
 
 
 def align(records: Iterable[PairRecord], path: Path) -> Iterator[PairRecord]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from regard.data.text.bpe_dropout import WordTypes
 from regard.data.text.readers import Links, Pair, PairRecord
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import ParallelTokens, RaggedArray
@@ -38,14 +39,23 @@ class SkippedPairs:
 
 
 def tokenise_corpus(
-    records: Iterable[PairRecord], source: Tokenizer, target: Tokenizer, max_tokens: int | None, skipped: SkippedPairs
+    records: Iterable[PairRecord],
+    source: Tokenizer,
+    target: Tokenizer,
+    max_tokens: int | None,
+    skipped: SkippedPairs,
+    words: tuple[WordTypes, WordTypes] | None = None,
 ) -> Iterator[ParallelTokens]:
-    """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped."""
+    """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped.
+
+    With `words`, the chunks contain the numbers of the words too.
+    """
     records = iter(records)
     while chunk := list(islice(records, CHUNK)):
         sources: list[list[int]] = []
         targets: list[list[int]] = []
         links: list[list[int]] = []
+        kept: list[Pair] = []
         encoded_sources = source.encode_batch([record.pair.source for record in chunk])
         encoded_targets = target.encode_batch([record.pair.target for record in chunk])
         for record, s, t in zip(chunk, encoded_sources, encoded_targets, strict=True):
@@ -54,11 +64,19 @@ def tokenise_corpus(
             elif max_tokens is not None and max(len(s), len(t)) + 1 > max_tokens:
                 skipped.add(record, f"over {max_tokens} tokens", len(s), len(t))
             else:
+                kept.append(record.pair)
                 sources.append([*s, source.EOS])
                 targets.append([target.BOS, *t, target.EOS])
                 word_ids = source.word_ids(s), target.word_ids(t)
                 links.append([] if record.links is None else link_tokens(record.links, *word_ids))
-        yield ParallelTokens(RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links), (len(sources),))
+        numbers = None
+        if words is not None:
+            numbers = (
+                words[0].index([pair.source for pair in kept]),
+                words[1].index([pair.target for pair in kept], True),
+            )
+        columns = RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links)
+        yield ParallelTokens(*columns, (len(sources),), numbers)
 
 
 def tokenise_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) -> ParallelTokens:

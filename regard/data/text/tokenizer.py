@@ -11,7 +11,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -20,8 +21,7 @@ from tokenizers import Regex, models, normalizers
 
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
-from regard.files import one_line, parse_json, read_text
-from regard.runtime import import_optional
+from regard.runtime import import_optional, one_line, parse_json, read_text
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""
@@ -179,13 +179,30 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts faster than one by one."""
         ids: list[list[int]] = []
-        for start in range(0, len(texts), BATCH):
-            normalised = [
-                _add_leading_space(text, f"text {number} of the batch")
-                for number, text in enumerate(texts[start : start + BATCH], start=start)
-            ]
-            ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(normalised))
+        for batch in _normalised_batches(texts):
+            ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(batch))
         return ids
+
+    def encode_words(self, texts: Sequence[str]) -> Iterator[list[tuple[int, ...]]]:
+        """Yield the ids of each word of each text; no merge crosses the boundary of a word."""
+        for batch in _normalised_batches(texts):
+            for encoding in self._backend.encode_batch(batch):
+                words = groupby(zip(encoding.word_ids, encoding.ids, strict=True), key=itemgetter(0))
+                yield [tuple(index for _, index in word) for _, word in words]
+
+    def symbols(self) -> list[list[int]]:
+        """Return, for each token, the ids that merges build it from: its characters, or itself if it is never split."""
+        learned = self._backend.get_vocab(with_added_tokens=False)
+        single = range(len(self.FIXED_TOKENS)), range(len(learned), len(self))
+        return [
+            [index] if any(index in ids for ids in single) else [learned[character] for character in token]
+            for index, token in enumerate(self._tokens)
+        ]
+
+    def merges(self) -> list[tuple[int, int, int]]:
+        """Return the ids of the left and the right part and of the result of each merge, by rank."""
+        ids, state = self._backend.get_vocab(), json.loads(self._backend.to_str())
+        return [(ids[left], ids[right], ids[left + right]) for left, right in state["model"]["merges"]]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special tokens are skipped, invalid byte sequences give U+FFFD."""
@@ -499,6 +516,12 @@ def _normalise(text: str, name: str) -> str:
     # The NFC normaliser of the library has older Unicode tables, which differ for some combining marks.
     check_surrogates(text, name)
     return unicodedata.normalize("NFC", text)
+
+
+def _normalised_batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(texts), BATCH):
+        batch = enumerate(texts[start : start + BATCH], start=start)
+        yield [_add_leading_space(text, f"text {number} of the batch") for number, text in batch]
 
 
 def _add_leading_space(text: str, name: str) -> str:

@@ -5,8 +5,8 @@ as `source.offsets`. No function here copies a complete array.
 """
 
 import mmap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regard.data.batching import hash_integers
 from regard.data.store import DamagedStoreError, Store, StoreWriter, open_store
 
 Ints = npt.NDArray[np.int64]
@@ -23,6 +24,11 @@ SCAN_ROWS = 2**17
 
 LENGTH_ROWS = 2**12
 """Number of rows whose lengths are read at once: every access maps about 64 KB of the file into memory."""
+
+WORDS, SEGMENTATIONS = ("source.words", "target.words"), ("source.segmentations", "target.segmentations")
+"""Columns of a store for BPE-dropout."""
+SAMPLES = 32
+"""Number of segmentations stored for each word."""
 
 RELEASE_ABOVE = 2**25
 """Bytes; pages of smaller memory-mapped files stay in memory."""
@@ -80,6 +86,52 @@ class RaggedArray:
 
 
 @dataclass(frozen=True)
+class DropoutTokens(RaggedArray):
+    """One side of a corpus with BPE-dropout: row i + n * e of n sentences is sentence i, segmented for epoch e.
+
+    Epoch 0 and `tokens` are without dropout. In other epochs, each word has one of its stored segmentations,
+    chosen by a hash; sentences that would become longer than `limit` stay as in epoch 0.
+    """
+
+    words: RaggedArray  # number of each word
+    segmentations: RaggedArray  # of each word in turn; the first of them is without dropout
+    limit: int
+    seed: int
+
+    def lengths_at(self, rows: Ints) -> Ints:
+        if rows.max(initial=0) < len(self):
+            return super().lengths_at(rows)
+        chosen, offsets = self._choose(rows)
+        return self._sum(self.segmentations.lengths_at(chosen), offsets)
+
+    def take(self, rows: Ints) -> RaggedArray:
+        if rows.max(initial=0) < len(self):
+            return super().take(rows)
+        chosen, offsets = self._choose(rows)
+        taken = self.segmentations.take(chosen)
+        return RaggedArray(taken.tokens, taken.offsets[offsets])
+
+    def _choose(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the index of the segmentation of each word, and the offsets of the rows in them."""
+        words = self.words.take(rows % len(self))
+        row = np.arange(len(rows)).repeat(words.lengths)
+        hashes = hash_integers(self.seed, rows[row], np.arange(len(row)) - words.offsets[row])
+        first = words.tokens.astype(np.int64) * SAMPLES
+        chosen = first + 1 + (hashes % np.uint64(SAMPLES - 1)).astype(np.int64)
+        too_long = self._sum(self.segmentations.lengths_at(chosen), words.offsets) > self.limit
+        return np.where((too_long | (rows < len(self)))[row], first, chosen), words.offsets
+
+    def release_pages(self) -> None:
+        super().release_pages()
+        self.words.release_pages()
+        self.segmentations.release_pages()
+
+    @staticmethod
+    def _sum(lengths: Ints, offsets: Ints) -> Ints:
+        return np.diff(np.concatenate(([0], np.cumsum(lengths)))[offsets])
+
+
+@dataclass(frozen=True)
 class ParallelTokens:
     """A tokenised parallel corpus: a source ends with EOS, a target stands between BOS and EOS.
 
@@ -87,12 +139,14 @@ class ParallelTokens:
         links: Alignment of each pair as a flat sequence of target and source positions: t0, s0, t1, s1, ... Target
             positions are counted without BOS. None if the words are not aligned.
         sizes: Number of pairs of each of the concatenated corpora.
+        words: Numbers of the words of each side, for BPE-dropout.
     """
 
     source: RaggedArray
     target: RaggedArray
     links: RaggedArray | None
     sizes: tuple[int, ...]
+    words: tuple[RaggedArray, RaggedArray] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -101,6 +155,7 @@ class ParallelTokens:
     def columns(self) -> dict[str, RaggedArray]:
         """All arrays of the corpus by name."""
         columns = {"source": self.source, "target": self.target, "links": self.links}
+        columns |= dict(zip(WORDS, self.words or (), strict=False))
         return {name: ragged for name, ragged in columns.items() if ragged is not None}
 
     def lengths_at(self, rows: Ints) -> tuple[Ints, Ints]:
@@ -134,13 +189,19 @@ class ParallelTokens:
             ragged.release_pages()
 
 
-def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]], max_values: dict[str, int]) -> None:
+def write_token_store(
+    folder: Path,
+    corpora: Iterable[Iterable[ParallelTokens]],
+    max_values: dict[str, int],
+    further: Callable[[], dict[str, RaggedArray]] = dict,
+) -> None:
     """Write corpora one after the other into a store, holding one chunk of them in memory.
 
     Args:
         corpora: One iterator over chunks per corpus.
         max_values: Columns to write ("source", "target", "links") with the largest value of each, which selects the
             data type.
+        further: Returns further arrays, once the corpora are written.
     """
     sizes: list[int] = []
     with StoreWriter(folder) as store:
@@ -157,14 +218,27 @@ def write_token_store(folder: Path, corpora: Iterable[Iterable[ParallelTokens]],
                 for name, (tokens, offsets) in columns.items():
                     offsets.append(tokens.length + chunk.columns[name].offsets[1:])
                     tokens.append(chunk.columns[name].tokens)
+        for name, ragged in further().items():
+            store.add_array(name, np.min_scalar_type(ragged.tokens.max())).append(ragged.tokens)
+            store.add_array(f"{name}.offsets", np.int64).append(ragged.offsets)
         store.metadata["sizes"] = sizes
 
 
-def open_token_store(folder: Path) -> ParallelTokens:
-    """Open a tokenised corpus memory-mapped."""
+def open_token_store(folder: Path, dropout_seed: int | None = None) -> ParallelTokens:
+    """Open a tokenised corpus memory-mapped; with a seed, as `DropoutTokens`."""
     store = open_store(folder, ("source", "source.offsets", "target", "target.offsets"), {"sizes": list})
     links = _ragged(store, "links") if "links" in store.arrays else None
-    return ParallelTokens(_ragged(store, "source"), _ragged(store, "target"), links, tuple(store.metadata["sizes"]))
+    corpus = ParallelTokens(_ragged(store, "source"), _ragged(store, "target"), links, tuple(store.metadata["sizes"]))
+    if dropout_seed is None:
+        return corpus
+    (longest,) = corpus.longest_pairs(1)
+    limit = int(max(corpus.source.lengths_at(longest), corpus.target.lengths_at(longest) - 1))
+
+    def side(number: int, plain: RaggedArray) -> DropoutTokens:
+        words, segmentations = _ragged(store, WORDS[number]), _ragged(store, SEGMENTATIONS[number])
+        return DropoutTokens(plain.tokens, plain.offsets, words, segmentations, limit + number, dropout_seed + number)
+
+    return replace(corpus, source=side(0, corpus.source), target=side(1, corpus.target))
 
 
 def _ragged(store: Store, name: str) -> RaggedArray:

@@ -12,6 +12,8 @@ import triton.language as tl
 
 from regard.ops.triton.dropout import keep_mask
 
+CUT_OFF = tl.constexpr(-2)  # `regard.ops.embedding.CUT_OFF`
+
 
 @triton.jit(do_not_specialize=["N", "V", "L", "threshold"])
 def embed(
@@ -20,7 +22,7 @@ def embed(
 ):  # fmt: skip
     """Write scaled rows of a table plus position encodings. The L positions repeat if there are fewer than tokens.
 
-    A token outside the vocabulary gives NaN, so that the loss reveals it.
+    CUT_OFF gives zeros. Another token outside the vocabulary gives NaN, so that the loss reveals it.
     """
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.arange(0, P)
@@ -29,6 +31,7 @@ def embed(
     token = tl.load(tokens + row, mask=row_mask, other=0).to(tl.int64)
     valid = mask & ((token >= 0) & (token < V))[:, None]
     z = tl.load(table + token[:, None] * W + column[None, :], mask=valid, other=float("nan")) * scale
+    z = tl.where((token == CUT_OFF)[:, None], 0.0, z)
     if ADD_POSITIONS:
         position = tl.load(positions + row % L, mask=row_mask, other=0).to(tl.int64)
         z += tl.load(position_table + position[:, None] * W + column[None, :], mask=mask, other=0.0).to(tl.float32)

@@ -1,27 +1,30 @@
 """Training loss of an autoregressive translator: teacher forcing, optionally with further terms.
 
-Scheduled sampling changes the decoder inputs, R-Drop (Liang et al., 2021) runs the decoder twice with different dropout
-and penalises the difference, and guided attention adds a loss on cross-attention weights.
+Scheduled sampling changes the decoder inputs, and guided attention adds a loss on cross-attention weights. R-Drop
+(Liang et al., 2021) and SimCut run the model on two copies of the batch, as one batch, and penalise the difference
+between the predictions: both copies get their own dropout, and SimCut cuts off tokens of the second.
 
 Shapes: N target tokens to predict, W width, V vocabulary.
 """
 
 from collections.abc import Hashable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.ops.consistency import linear_consistency_loss
 from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from regard.registry import register
 from regard.training.objectives.guided_attention import GuidedAttention
 from regard.training.objectives.registry import Objective
 from regard.training.objectives.scheduled_sampling import ScheduledSampling, mix_predictions
+from regard.training.objectives.simcut import SimCut
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
@@ -36,8 +39,15 @@ class ObjectiveSettings(Objective):
     scheduled_sampling: ScheduledSampling | None = None
     guided_attention: GuidedAttention | None = None
     r_drop: float = Field(
-        0.0, ge=0, description="weight of the divergence between two forward passes; 0: R-Drop is off"
+        0.0, ge=0, description="weight of the divergence between two forward passes (α); 0: R-Drop is off"
     )
+    simcut: SimCut | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.r_drop and self.simcut is not None:
+            raise ValueError("r_drop and simcut exclude each other; set one of them")
+        return self
 
     def check_model(self, config: TransformerConfig) -> None:
         if self.guided_attention is not None:
@@ -56,7 +66,7 @@ class TranslationObjective:
     """
 
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
-        self.label_smoothing, self.r_drop = label_smoothing, settings.r_drop
+        self.label_smoothing, self.r_drop, self.simcut = label_smoothing, settings.r_drop, settings.simcut
         self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
         self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention
         self.samples = self.guides = False
@@ -76,29 +86,34 @@ class TranslationObjective:
         if self.sampling is not None and self.samples:
             predictions = self.sampling.predict(predicted_logits(model, batch))
             batch, proportions["sampled"] = mix_predictions(batch, predictions, self.sampling.probability(step))
+        labels = batch.labels
+        if self.simcut is not None:
+            batch = batch.followed_by(self.simcut.cut_off(batch, model.config.eos))
+        elif self.r_drop:
+            batch = batch.followed_by(batch)
         guide = self.guide if self.guides else None
         with nullcontext() if guide is None else guide.observe(model, batch) as guidance:
-            terms = self._forward(model, batch)
-        total = terms["cross_entropy"]
-        if self.r_drop:
-            total = total + self.r_drop * terms["divergence"]
+            total, terms = self._forward(model, batch, labels)
         if guide is not None and guidance is not None:
             losses, masses = zip(*guidance, strict=True)
-            terms["guide"], proportions["on_prior"] = torch.stack(losses).mean(0), torch.stack(masses).mean(0)
+            terms["guide"] = torch.stack(losses).mean(0) * (len(labels) / len(batch.labels))
+            proportions["on_prior"] = torch.stack(masses).mean(0)
             total = total + guide.weight_at(step) * terms["guide"]
         logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
         return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})
 
-    def _forward(self, model: Transformer, batch: TextBatch) -> dict[str, Tensor]:
-        if self.r_drop:
-            passes = [logits_of_labels(model, batch) for _ in range(2)]
-            losses = [cross_entropy(logits, batch.labels, self.label_smoothing) for logits in passes]
-            divergence = symmetric_kl(*passes)
-            divergence = torch.where(batch.labels == IGNORE_INDEX, 0, divergence).sum()
-            return {"cross_entropy": torch.stack(losses).mean(0), "divergence": divergence}
+    def _forward(self, model: Transformer, batch: TextBatch, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, or of two copies of a batch with these labels, and its terms."""
+        if self.r_drop or self.simcut is not None:
+            # Half the loss of the R-Drop paper, which adds up both cross-entropies.
+            weight, share = (self.r_drop / 2, 0.5) if self.simcut is None else (self.simcut.weight, 0.0)
+            x, output = decoder_outputs(model, batch), (model.output_weight, model.output_bias)
+            total, *terms = linear_consistency_loss(x, *output, labels, weight, share, self.label_smoothing)
+            return total, dict(zip(("cross_entropy", "divergence"), terms, strict=True))
         # Batches of other shapes would each be compiled anew.
         loss = self.compiled_loss if self.compiled_loss is not None and batch.fixed_shape else teacher_forcing_loss
-        return {"cross_entropy": loss(model, batch, self.label_smoothing)}
+        total = loss(model, batch, self.label_smoothing)
+        return total, {"cross_entropy": total}
 
 
 def teacher_forcing_loss(model: Transformer, batch: TextBatch, label_smoothing: float) -> Tensor:
@@ -137,9 +152,3 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Ten
     return F.cross_entropy(
         logits.float(), labels, ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing, reduction="sum"
     )
-
-
-def symmetric_kl(logits1: Tensor, logits2: Tensor) -> Tensor:
-    """Return the mean of both Kullback-Leibler divergences between distributions (N, V), (N,)."""
-    p, q = logits1.float().log_softmax(-1), logits2.float().log_softmax(-1)
-    return ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2

@@ -1,4 +1,4 @@
-"""The training loss of autoregressive translators: teacher forcing, R-Drop, and combinations."""
+"""The training loss of autoregressive translators: teacher forcing, R-Drop, SimCut, and combinations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +13,9 @@ from torch import Tensor
 
 from regard import Translator
 from regard.errors import UserError
-from regard.training.objectives.objective import (
-    ObjectiveSettings,
-    TranslationObjective,
-    logits_of_labels,
-    symmetric_kl,
-)
+from regard.ops.embedding import CUT_OFF
+from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
+from regard.training.objectives.simcut import SimCut
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import LossMeter
@@ -35,9 +32,13 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "diagonal": {"guided_attention": {"steps": 10, "layers": [0], "heads": [1]}},
     "alignments": {"guided_attention": {"steps": 10, "prior": "alignments"}},
     "r-drop": {"r_drop": 1.0},
+    "r-drop, diagonal": {"r_drop": 1.0, "guided_attention": {"steps": 10}},
+    "r-drop, alignments": {"r_drop": 1.0, "guided_attention": {"steps": 10, "prior": "alignments"}},
+    "simcut": {"simcut": {"p": 0.3}},
     "all": {"scheduled_sampling": {"half_life": 3}, "guided_attention": {"steps": 10}, "r_drop": 1.0},
+    "all, simcut": {"scheduled_sampling": {"half_life": 3}, "guided_attention": {"steps": 10}, "simcut": {}},
 }
-DETERMINISTIC = ["teacher-forcing", "diagonal", "alignments", "r-drop"]
+DETERMINISTIC = ["teacher-forcing", "diagonal", "alignments", "r-drop", "r-drop, diagonal", "r-drop, alignments"]
 """Objectives that draw no random numbers for a batch, if the model has no dropout."""
 PLAIN, R_DROP = TranslationObjective(ObjectiveSettings(), 0.1), TranslationObjective(ObjectiveSettings(r_drop=2.0), 0.1)
 
@@ -76,8 +77,12 @@ def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 def test_padded_and_packed_batches_have_the_same_loss_and_gradients(
-    objective: TranslationObjective, build: Callable[..., TranslationTask]
+    objective: TranslationObjective, build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def cut_off_some(self: SimCut, tokens: Tensor, kept: Tensor) -> Tensor:  # independent of the padding
+        return tokens.masked_fill((tokens % 5 == 0) & ~kept, CUT_OFF)
+
+    monkeypatch.setattr(SimCut, "_cut_off", cut_off_some)
     task = build()
     (padded, padded_gradients), (packed, packed_gradients) = (
         measure(objective, task, linked(task, ROWS, packed)) for packed in (False, True)
@@ -113,7 +118,7 @@ def test_objectives_support_autocast(objective: TranslationObjective, build: Cal
     float32 = objective.loss(task.model, batch, STEP)
     with torch.autocast("cpu", torch.bfloat16):
         bfloat16 = objective.loss(task.model, batch, STEP)
-    if objective.sampling is None:
+    if objective.sampling is None and objective.simcut is None:  # which draw random numbers
         assert bfloat16.total.item() == pytest.approx(float32.total.item(), rel=0.02)
     assert bfloat16.total.dtype == torch.float32
     bfloat16.total.backward()
@@ -148,12 +153,9 @@ def test_objectives_do_not_synchronise_with_the_gpu(
 # R-Drop
 
 
-def test_symmetric_kl_is_the_mean_of_both_directions() -> None:
-    one, other = torch.randn(2, 7, 11)
-    p, q = one.log_softmax(-1), other.log_softmax(-1)
-    expected = sum(F.kl_div(a, b, log_target=True, reduction="sum") for a, b in ((p, q), (q, p))) / 2
-    assert symmetric_kl(one, other).sum().item() == pytest.approx(float(expected), rel=1e-5)
-    assert not symmetric_kl(one, one).any()
+def divergence(one: Tensor, other: Tensor) -> Tensor:
+    """Return the KL divergence of logits (N, V) from others, summed over rows."""
+    return F.kl_div(other.log_softmax(-1), one.log_softmax(-1), log_target=True, reduction="sum")
 
 
 def test_r_drop_without_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
@@ -171,8 +173,21 @@ def test_r_drop_adds_the_divergence_of_two_passes_with_dropout(build: Callable[.
     task.model.train()
     loss = R_DROP.loss(task.model, batch, 1)
     assert loss.logged["divergence"].item() > 1e-2
-    expected = loss.logged["cross_entropy"] + 2 * loss.logged["divergence"]
+    expected = loss.logged["cross_entropy"] + 2 / 2 * loss.logged["divergence"]
     assert loss.total.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_r_drop_is_half_the_loss_of_the_paper(build: Callable[..., TranslationTask]) -> None:
+    task = build(model__dropout=0.3)
+    batch = collate(task.train, ROWS, True, 0)
+    torch.manual_seed(0)
+    loss = R_DROP.loss(task.model.train(), batch, 1)
+    torch.manual_seed(0)
+    one, other = logits_of_labels(task.model, batch.followed_by(batch)).chunk(2)
+    smoothed = {"label_smoothing": 0.1, "reduction": "sum"}
+    cross_entropies = [F.cross_entropy(logits, batch.labels, **smoothed) for logits in (one, other)]
+    paper = sum(cross_entropies) + 2.0 * (divergence(one, other) + divergence(other, one)) / 2
+    assert loss.total.item() == pytest.approx(paper.item() / 2, rel=1e-5)
 
 
 def test_r_drop_reduces_the_divergence(
@@ -181,7 +196,7 @@ def test_r_drop_reduces_the_divergence(
     task = build()
     batch = collate(task.train, np.arange(100), False, 0)
 
-    def divergence(name: str, weight: float) -> float:
+    def train(name: str, weight: float) -> float:
         recipe = make_recipe(
             training__steps=100,
             training__validate_every=100,
@@ -193,10 +208,53 @@ def test_r_drop_reduces_the_divergence(
         model = Translator.load(tmp_path / name / "last").model.train()
         torch.manual_seed(0)
         with torch.no_grad():
-            passes = [logits_of_labels(model, batch) for _ in range(2)]
-        return symmetric_kl(*passes).mean().item()
+            one, other = (logits_of_labels(model, batch) for _ in range(2))
+        return (divergence(one, other) + divergence(other, one)).item()
 
-    assert divergence("r-drop", 5.0) < divergence("plain", 0.0) / 2
+    assert train("r-drop", 10.0) < train("plain", 0.0) / 2
+
+
+# SimCut
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_cut_off_keeps_the_first_input_and_end(packed: bool, build: Callable[..., TranslationTask]) -> None:
+    task = build()
+    batch, end = collate(task.train, np.arange(100), packed, 0), task.model.config.eos
+    torch.manual_seed(0)
+    cut = SimCut(p=0.3).cut_off(batch, end)
+    first = (batch.target_layout.positions() == 0).expand_as(batch.inputs)
+    for before, after, kept in ((batch.source, cut.source, batch.source == end), (batch.inputs, cut.inputs, first)):
+        changed = after != before
+        assert (after[changed] == CUT_OFF).all()
+        assert not changed[kept].any()
+        assert changed[~kept].float().mean().item() == pytest.approx(0.3, abs=0.05)
+    assert torch.equal(cut.labels, batch.labels)
+
+
+def test_simcut_diverges_from_the_first_pass_only(build: Callable[..., TranslationTask]) -> None:
+    task, settings = build(model__dropout=0.0), SimCut(weight=2.0, p=0.3)
+    batch = collate(task.train, ROWS, False, 0)
+    objective = TranslationObjective(ObjectiveSettings(simcut=settings), 0.1)
+    torch.manual_seed(0)
+    loss = objective.loss(task.model.train(), batch, 1)
+    torch.manual_seed(0)
+    cut = settings.cut_off(batch, task.model.config.eos)
+    one, other = (logits_of_labels(task.model, pairs) for pairs in (batch, cut))
+    expected = PLAIN.loss(task.model, batch, 1).total + 2 * divergence(one, other)
+    assert divergence(one, other) > 1e-2
+    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-5)
+    gradients = [torch.autograd.grad(total, list(task.model.parameters())) for total in (loss.total, expected)]
+    for found, correct in zip(*gradients, strict=True):  # of both passes
+        torch.testing.assert_close(found, correct, rtol=1e-4, atol=1e-4)
+
+
+def test_simcut_without_cut_off_and_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
+    task = build(model__dropout=0.0)
+    batch = collate(task.train, ROWS, True, 0)
+    loss = TranslationObjective(ObjectiveSettings(simcut=SimCut(p=0)), 0.1).loss(task.model.train(), batch, 1)
+    assert loss.logged["divergence"].item() == pytest.approx(0, abs=1e-3)
+    assert loss.total.item() == pytest.approx(PLAIN.loss(task.model, batch, 1).total.item(), rel=1e-6)
 
 
 # Settings
@@ -226,6 +284,8 @@ def test_group_that_is_null_in_the_file_can_be_set(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ("objective.r_drop=-1", "objective.r_drop: input should be greater than or equal to 0"),
+        ("objective.simcut.p=1", "objective.simcut.p: input should be less than 1"),
+        ("objective.simcut.weight=0", "objective.simcut.weight: input should be greater than 0"),
         ("objective.rdrop=1", "unknown key objective.rdrop; did you mean objective.r_drop?"),
         ("objective.scheduled_sampling.halff=1", "did you mean objective.scheduled_sampling.half_life?"),
         ("objective.scheduled_sampling.decay=linear", "objective.scheduled_sampling.half_life is missing"),
@@ -236,3 +296,8 @@ def test_errors_name_the_wrong_setting(change: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         load_recipe(None, [change], {"data.builtin": "en-zh"})
     assert message in str(error.value)
+
+
+def test_r_drop_and_simcut_exclude_each_other() -> None:
+    with pytest.raises(UserError, match="r_drop and simcut exclude each other; set one of them"):
+        load_recipe(None, ["objective.r_drop=1", "objective.simcut.p=0.1"], {"data.builtin": "en-zh"})

@@ -12,14 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import UserError
+from regard.ops.embedding import CUT_OFF
 from regard.training.cuda_graph import tensors_of
 from regard.training.objectives import objective as objective_module
-from regard.training.objectives.objective import (
-    ObjectiveSettings,
-    TranslationObjective,
-    symmetric_kl,
-    teacher_forcing_loss,
-)
+from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, teacher_forcing_loss
+from regard.training.objectives.simcut import SimCut
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
@@ -83,15 +80,21 @@ def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(build: Build) -> N
     "settings",
     [
         {"r_drop": 2.0},
+        {"simcut": {"p": 0.2}},
+        {"simcut": {"p": 0.2}, "guided_attention": {"steps": 10, "prior": "alignments"}},
         {"scheduled_sampling": {"half_life": 1, "decay": "linear", "floor": 0.0}},  # replaces all inputs at step 5
         {"guided_attention": {"steps": 10, "width": 0.3}},
         {"guided_attention": {"steps": 10, "prior": "alignments", "weight": 2.0}},
     ],
-    ids=["R-Drop", "scheduled sampling", "diagonal", "alignments"],
+    ids=["R-Drop", "SimCut", "SimCut and alignments", "scheduled sampling", "diagonal", "alignments"],
 )
 def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
-    settings: dict[str, Any], build: Build, tmp_path: Path
+    settings: dict[str, Any], build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def cut_off_some(self: SimCut, tokens: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        return tokens.masked_fill((tokens % 5 == 0) & ~kept, CUT_OFF)
+
+    monkeypatch.setattr(SimCut, "_cut_off", cut_off_some)
     alignments = tmp_path / "alignments"
     alignments.write_text("0-0 1-0\n\n" * 250)
     task = build(model__dropout=0.0, data__alignments=str(alignments))
@@ -113,12 +116,12 @@ def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
 def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     task = build()
     batch = collate(task.train, np.array([3, 100]), True, 0, PackedShape.of(task.train, 200))
-    passes = torch.randn(2, 200, task.model.config.target_vocab)
-    remaining = iter(passes)
-    monkeypatch.setattr(objective_module, "logits_of_labels", lambda *_: next(remaining))
+    passes = torch.randn(2, 200, task.model.config.width)
+    monkeypatch.setattr(objective_module, "decoder_outputs", lambda *_: passes.flatten(0, 1))
     loss = TranslationObjective(ObjectiveSettings(r_drop=1.0), 0.0).loss(task.model, batch, 1)
-    expected = symmetric_kl(*passes[:, : batch.count]).sum()
-    torch.testing.assert_close(loss.logged["divergence"], expected)
+    p, q = task.model.logits(passes[:, : batch.count]).log_softmax(-1)
+    expected = ((p.exp() - q.exp()) * (p - q)).sum() / 2
+    torch.testing.assert_close(loss.logged["divergence"], expected.detach())
 
 
 def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backend: None) -> None:

@@ -641,3 +641,122 @@ def test_shards_of_all_processes_cover_every_epoch(prepared: Path, recipe: Recip
             break
     counts = [seen[row] for row in range(len(task.train))]
     assert (min(counts), max(counts) <= 4) == (3, True)
+
+
+# BPE-dropout
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_batches_with_dropout_do_not_depend_on_workers_and_position(layout: str, toy: Path) -> None:
+    def build(**changes: object) -> TranslationTask:
+        corpus = (toy / "train.en", toy / "train.zh")
+        changes |= {"batch__layout": layout, "training__cuda_graph": layout == "packed"}
+        return build_task(small_recipe(*corpus, tokenizer__dropout=0.3, **changes), CPU, RecordingProgress())
+
+    def read(task: TranslationTask, start: Position, number: int) -> list[tuple[list[int], ...]]:
+        batches = [item.batch for item in islice(task.batches(start, DataShard()), number)]
+        assert all(batch.positions <= 256 for batch in batches)
+        return [tuple(each.flatten().tolist() for each in (one.source, one.inputs, one.labels)) for one in batches]
+
+    task = build()
+    positions = [Position(), *(plan.after for plan in islice(task._plan_from(Position()), 60))]
+    assert positions[-1].epoch > 1
+    all_batches = read(task, Position(), 60)
+    assert read(build(training__workers=2), Position(), 60) == all_batches
+    assert read(build(), positions[37], 23) == all_batches[37:]
+    assert read(build(training__seed=2), Position(), 60) != all_batches
+
+
+def test_halves_of_a_batch_keep_its_segmentations(toy: Path) -> None:
+    task = build_task(
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.4), CPU, RecordingProgress()
+    )
+    batch = next(task.batches(Position(3), DataShard())).batch
+    labels = torch.cat([half.labels for half in task.split(batch)])
+    assert torch.equal(labels, batch.labels)
+    assert batch.count > task.collate(task.train, batch.rows % len(task.train)).count
+
+
+def test_dropout_changes_neither_validation_nor_the_model_folder(toy: Path, tmp_path: Path) -> None:
+    recipes = [small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=rate) for rate in (0.0, 0.4)]
+    plain, dropped = (build_task(recipe, CPU, RecordingProgress()) for recipe in recipes)
+    assert rows_of(plain.valid_tokens.source) == rows_of(dropped.valid_tokens.source)
+    assert plain.translator.vocabularies.fingerprint() == dropped.translator.vocabularies.fingerprint()
+    assert plain.shape == dropped.shape
+
+
+def test_dropout_needs_bpe_and_excludes_alignments(toy: Path) -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.dropout needs tokenizer.kind=bpe, not word"):
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.1, tokenizer__kind="word")
+    with pytest.raises(UserError, match=r"tokenizer\.dropout excludes alignments"):
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.1, data__alignments=str(toy / "links"))
+
+
+def test_shared_store_is_not_used_with_other_dropout(toy: Path, tmp_path: Path) -> None:
+    changes = {"data__store": str(tmp_path / "store"), "tokenizer__size": 340}
+    plain, dropped = (
+        small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=rate, **changes) for rate in (0.0, 0.1)
+    )
+    (tmp_path / "run").mkdir()
+    prepare_data(tmp_path / "run", plain, RecordingProgress())
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"made with tokenizer\.dropout=0\.0, not 0\.1"):
+        prepare_data(tmp_path / "other", dropped, RecordingProgress())
+
+
+# Both directions
+
+
+def test_both_directions_contain_every_pair_twice_and_no_held_out_pair(toy: Path) -> None:
+    settings = {"training__valid_sentences": 0, "data__hold_out": 20}
+    one, both = (
+        build_task(
+            small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=given, **settings),
+            CPU,
+            RecordingProgress(),
+        )
+        for given in (False, True)
+    )
+    assert one.valid == both.valid
+    assert both.train.sizes == (len(one.train), len(one.train))
+    target = one.translator.vocabularies.target
+    forward = list(zip(rows_of(one.train.source), rows_of(one.train.target), strict=True))
+    backward = [(t[1:], [target.BOS, *s]) for s, t in forward]
+    assert list(zip(rows_of(both.train.source), rows_of(both.train.target), strict=True)) == forward + backward
+    assert one.translator.vocabularies.fingerprint() == both.translator.vocabularies.fingerprint()
+    (counts,) = count_rows(both, 1)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 2 * len(one.train)
+
+
+def test_both_directions_keep_weights_alignments_and_skipped_pairs(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one two\n" + "one " * 99 + "\nthree\n", encoding="utf-8")
+    (tmp_path / "a.de").write_text("eins zwei\nzwei\ndrei\n", encoding="utf-8")
+    (tmp_path / "links").write_text("0-1\n\n0-0\n", encoding="utf-8")
+    corpus = {name: str(tmp_path / file) for name, file in (("source", "a.en"), ("target", "a.de"))}
+    corpora = [corpus | {"alignments": str(tmp_path / "links"), "weight": 2}]
+    valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.de")}
+    recipe = recipe_of(corpora, data__both_directions=True, data__max_length=40, **valid)
+    task = build_task(recipe, CPU, RecordingProgress())
+    assert [part.per_epoch for part in task.order.parts] == [4, 4]
+    forward, _, backward, _ = rows_of(task.train.links)
+    links = [set(zip(row[::2], row[1::2], strict=True)) for row in (forward, backward)]
+    assert links[1] == {(source, target) for target, source in links[0]}
+    prepare_data(tmp_path, recipe, RecordingProgress())
+    assert len((tmp_path / "skipped.tsv").read_text("utf-8").splitlines()) == 2
+
+
+def test_one_direction_continues_from_both(toy: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=True, training__steps=4)
+    run_recipe(recipe, tmp_path / "both")
+    init = {"init__from": str(tmp_path / "both"), "training__steps": 1, "optim__lr": 1e-9}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", **init), tmp_path / "one")
+    first, second = (Translator.load(tmp_path / name / "last") for name in ("both", "one"))
+    assert torch.allclose(first.model.target_embedding.weight, second.model.target_embedding.weight, atol=1e-6)
+    assert first.vocabularies.fingerprint() == second.vocabularies.fingerprint()
+
+
+def test_both_directions_need_one_vocabulary(toy: Path) -> None:
+    changes = {"tokenizer__joint": False, "model__tie": "target"}
+    with pytest.raises(UserError, match=r"data\.both_directions needs one vocabulary"):
+        small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=True, **changes)

@@ -4,7 +4,7 @@ Shapes: B sentences, S source tokens, T target tokens, N tokens of a packed row,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,32 @@ class TextBatch:
         lengths = self.target_layout.lengths
         first = self.labels[(lengths.cumsum(0) - lengths).clamp(max=len(self.labels) - 1)]
         return (lengths > 0) & (first != IGNORE_INDEX)
+
+    def followed_by(self, other: "TextBatch") -> "TextBatch":
+        """Return these pairs and those of a batch of the same shape as one batch."""
+        axis = 1 if self.real is None else 0  # packed pairs are in one row
+        source_layout, target_layout = (
+            getattr(self, name).followed_by(getattr(other, name)) for name in ("source_layout", "target_layout")
+        )
+        real, links = self.real, self.links
+        if real is not None and other.real is not None:
+            real = torch.cat((real, other.real + self.inputs.numel()))
+        if links is not None and other.links is not None:
+            sentences, positions = other.links[:, :1], other.links[:, 1:]
+            sentences = torch.where(sentences < 0, sentences, sentences + len(self.target_layout.lengths))
+            links = torch.cat((links, torch.cat((sentences, positions), 1)))
+        return replace(
+            self,
+            source=torch.cat((self.source, other.source), axis),
+            source_layout=source_layout,
+            inputs=torch.cat((self.inputs, other.inputs), axis),
+            target_layout=target_layout,
+            labels=torch.cat((self.labels, other.labels)),
+            real=real,
+            rows=np.concatenate((self.rows, other.rows)),
+            count=self.count + other.count,
+            links=links,
+        )
 
     def to(self, device: torch.device) -> "TextBatch":
         """Move a CPU batch to a device; to a GPU with one asynchronous copy of all its tensors."""

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -17,12 +18,20 @@ from typing import TypeVar
 from rich.console import Console
 
 from regard.data.store import store_checksum
+from regard.data.text.bpe_dropout import WordTypes
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.languages import detect_language, language_name
 from regard.data.text.readers import Pair, PairRecord, Shard, find_shards, read_jsonl, read_parallel
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
-from regard.data.text.tokens import ParallelTokens, open_token_store, write_token_store
+from regard.data.text.tokens import (
+    SEGMENTATIONS,
+    WORDS,
+    ParallelTokens,
+    RaggedArray,
+    open_token_store,
+    write_token_store,
+)
 from regard.errors import UserError
 from regard.training.prepared_data import (
     FINGERPRINTS,
@@ -134,7 +143,8 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     """Return the settings that determine the tokens, as they are read back from JSON."""
     data = recipe.data
     settings = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
-    settings |= {"data.builtin": data.builtin, "data.max_length": recipe.max_length()}
+    settings |= {f"data.{key}": getattr(data, key) for key in ("builtin", "both_directions")}
+    settings |= {"data.max_length": recipe.max_length()}
     for number, corpus in enumerate(data.all_corpora()):
         settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
     if data.valid_source is None:
@@ -158,7 +168,8 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
         write_tokens(folder, corpora, vocabularies, recipe, SkippedPairs(), progress)
 
     with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):
-        train = open_store(home / STORE, open_token_store, recreate, progress)
+        seed = recipe.training.seed if recipe.tokenizer.dropout else None
+        train = open_store(home / STORE, partial(open_token_store, dropout_seed=seed), recreate, progress)
     if store_checksum(home / STORE) != fingerprints["tokens"]:
         raise UserError(f"{home}: the corpus now gives other tokens than when the run was created; start a new run")
     return TranslationData(folder, vocabularies, train, list(read_jsonl(home / VALID)), fingerprints["skipped"])
@@ -296,16 +307,23 @@ def write_tokens(
     corpora: Corpora,
     vocabularies: Vocabularies,
     recipe: TranslationRecipe,
-    skipped: SkippedPairs,
+    all_skipped: SkippedPairs,
     progress: Progress,
 ) -> None:
     """Tokenise the training corpora into a store."""
     source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
+    dropout = recipe.tokenizer.dropout
+    words = (WordTypes(source), WordTypes(target)) if dropout else None
+
+    train = list(corpora.train)
+    if recipe.data.both_directions:
+        train += [replace(corpus, reverse=True) for corpus in train]
 
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
+        skipped = SkippedPairs() if corpus.reverse else all_skipped  # each pair is listed once
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
-        for chunk in tokenise_corpus(entries, source, target, max_length, skipped):
+        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words):
             kept += len(chunk)
             yield chunk
         if not kept:
@@ -315,7 +333,12 @@ def write_tokens(
     largest = {"source": len(source) - 1, "target": len(target) - 1}
     if any(corpus.alignments for corpus in corpora.train):
         largest["links"] = max_length or 2**31
-    write_token_store(folder, map(tokenise, corpora.train), largest)
+    largest |= dict.fromkeys(WORDS if dropout else (), 2**32 - 1)
+
+    def sample() -> dict[str, RaggedArray]:
+        return {name: side.segmentations(dropout) for name, side in zip(SEGMENTATIONS, words or (), strict=False)}
+
+    write_token_store(folder, map(tokenise, train), largest, sample)
 
 
 def _select_valid_pairs(

@@ -59,6 +59,9 @@ class DataSettings(Settings):
         1000, ge=1, description="sources held out for validation if valid_source is not given, at most a tenth"
     )
     builtin: Literal["en-zh"] | None = Field(None, description="a built-in corpus instead of files")
+    both_directions: bool = Field(
+        False, description="train on each pair in both directions; needs one vocabulary for both languages"
+    )
     languages: tuple[str, str] = Field(
         ("", ""),
         description="language codes such as en and zh; if empty, taken from column names, file names or the script",
@@ -138,6 +141,7 @@ class TokenizerSettings(Settings):
     kind: Literal["bpe", "word"] = Field("bpe", description="subword units (byte pair encoding) or words")
     size: int = Field(8000, gt=260, description="vocabulary size, including 260 fixed tokens")
     joint: bool = Field(True, description="one vocabulary for both languages")
+    dropout: float = Field(0.0, ge=0, lt=1, description="BPE-dropout: probability of skipping a merge in training")
     sample: int = Field(1_000_000, gt=0, description="maximum number of pairs to train it on, evenly spaced")
 
 
@@ -197,6 +201,16 @@ class TranslationRecipe(Recipe):
         if isinstance(values, Mapping):
             check_setting_keys(cls.search_type, values, "search")
         return values
+
+    @model_validator(mode="after")
+    def _check_tokenizer(self) -> Self:
+        if self.data.both_directions and not self.tokenizer.joint:
+            raise ValueError("data.both_directions needs one vocabulary for both languages; set tokenizer.joint=true")
+        if self.tokenizer.dropout and self.tokenizer.kind != "bpe":
+            raise ValueError(f"tokenizer.dropout needs tokenizer.kind=bpe, not {self.tokenizer.kind}")
+        if self.tokenizer.dropout and any(corpus.alignments for corpus in self.data.all_corpora()):
+            raise ValueError("tokenizer.dropout excludes alignments, whose tokens would change; set one of the two")
+        return self
 
     @model_validator(mode="after")
     def _check_layout(self) -> Self:
@@ -287,8 +301,6 @@ class TranslationRecipe(Recipe):
             return obstacle
         if self.batch.layout == "padded":
             return "batch.layout=padded"
-        if getattr(self.objective, "guided_attention", None):
-            return "guided attention needs much memory there; if sentences are short, set training.cuda_graph=true"
         return self.obstacle_to_fixed_shapes(self.model_settings())
 
     def describe_batches(self) -> Sequence[str]:
