@@ -152,7 +152,7 @@ def test_lines_that_run_at_import_are_covered_by_the_tests_of_importers(project:
     tests = [covering_test("row", {"regard/rows.py": {5}, "regard/table.py": {2}}), covering_test("other", {})]
     (mutant,) = find_mutants("table.py")
     assert [test.name for test in find_covering(mutant, tests)] == ["row"]
-    documenting = covering_test(f"{coverage_map.DOCUMENTING}test_page", {"regard/rows.py": {5}})
+    documenting = covering_test(f"{coverage_map.DOCUMENTING}[a.md]", {"regard/rows.py": {5}})
     assert [test.name for test in find_covering(mutant, [*tests, documenting])] == [documenting.name, "row"]
 
 

@@ -27,7 +27,7 @@ from tools.mutation.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".mutation"
-DOCUMENTING = "tests/test_reference_pages.py::"
+DOCUMENTING = "tests/test_package.py::test_generated_page_is_current"
 """Tests that compare the defaults and limits of all settings, commands and requests with their documentation."""
 
 
