@@ -22,7 +22,7 @@ from tests.extensions import extensions as extensions
 from tests.forks import FORKS, Forked
 from tests.images import paint
 from tests.serving.server_process import TIMEOUT, ServerProcess
-from tests.test_package import commands
+from tests.test_package import blocks, commands
 
 PAGES = ("attention-kind", "model", "objective", "task")
 SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
@@ -94,10 +94,9 @@ def test_model_of_an_extension_is_served(
     finally:
         server.stop()
     monkeypatch.delenv(VARIABLE)
-    assert fork("translate", "run", "I love apples").communicate(TIMEOUT)[1] == (
-        "regard: run/best/config.json: needs the attention kind cosine of cosine.py; give it with --import, or import "
-        "it before you load the model\n"
-    )
+    (_, message) = blocks((TUTORIALS / "index.md").read_text("utf-8"), "text")
+    error = fork("translate", "run", "I love apples").communicate(TIMEOUT)[1]
+    assert error == message.replace("runs/cosine/", "run/")
 
 
 def test_resumed_run_of_an_own_task_has_bit_identical_weights(extensions: Path) -> None:
@@ -124,6 +123,8 @@ def test_new_project_passes_its_tests(extensions: Path, command: Command) -> Non
     assert result.code == 0
     files = {str(path.relative_to(extensions)) for path in extensions.rglob("*") if path.is_file()}
     assert files == set(result.out.splitlines()[:-1])
+    (tree, _) = blocks((TUTORIALS / "index.md").read_text("utf-8"), "text")
+    assert {line.split()[0] for line in tree.splitlines()[1:]} == {file.removeprefix("my-attention/") for file in files}
     process = FORKS.Process(target=run_pytest, args=(extensions / "my-attention", extensions / "report"), daemon=False)
     process.start()
     process.join(300)

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from regard.serving.model_runner import load_runner
 from tests.conftest import SMALL, Command, settings_of, toy_pairs
 from tests.extensions import extensions as extensions
 from tests.images import TINY, paint
-from tests.test_package import DOCS, blocks, commands, links
+from tests.test_package import BLOCK, DOCS, blocks, commands, is_run, links
 
 SHORT = {"training.steps": 4, "training.validate_every": 4, "training.log_every": 2, "training.device": "cpu"}
 VIEWS = SHORT | {"batch.pairs": 4, "data.hold_out": 2, "model.preset": "micro", "model.patch": 4}
@@ -55,22 +56,25 @@ GUIDES: dict[str, tuple[Callable[[Path], None], list[dict[str, object]]]] = {
     "photographs": (make_photographs, [TINY]),
     "two-views": (make_pairs, [VIEWS, NEXT_VIEWS, SHORT | {"batch.pairs": 4, "data.hold_out": 2}]),
     "ablation": (lambda folder: None, []),
-    "domain": (make_po_files, [DOMAIN]),
+    "domain": (make_po_files, [DOMAIN, SHORT | {"batch.tokens": 256, "training.valid_sentences": 4}]),
 }
 """What creates the data of each guide, and the settings of each of its trainings."""
 
 
 def steps(text: str) -> list[tuple[str, str, str]]:
     """Return the blocks of a page in order: language, title and content, without those that are not run."""
-    found = re.findall(r'^(<!-- not run: .*-->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```', text, re.M | re.S)
-    return [(language, title, body) for skipped, language, title, body in found if not skipped]
+    found = [(info.partition(' title="'), body) for mark, info, body in BLOCK.findall(text) if is_run(mark)]
+    return [(language, title.strip('"'), body) for (language, _, title), body in found]
 
 
 @pytest.mark.parametrize("page", GUIDES)
 @pytest.mark.usefixtures("short_builtin_corpus")
-def test_guide_runs(page: str, extensions: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_runs(
+    page: str, extensions: Path, trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if page == "domain":
         pytest.importorskip("ctranslate2")  # to which it exports
+        shutil.copytree(trained_run, extensions / "runs" / "general")
     make_data, trainings = GUIDES[page]
     make_data(extensions)
     remaining = iter(trainings)
@@ -146,6 +150,8 @@ def run_console(body: str, trainings: object, command: Command, monkeypatch: pyt
         if script := re.match(r"\$ python (\S+\.py)(.*)", line):
             monkeypatch.setattr(sys, "argv", [script[1], *script[2].split()])
             runpy.run_path(script[1], run_name="__main__")
+            continue
+        if line.startswith("$ curl "):  # tests/serving/test_page_requests.py
             continue
         assert line.startswith("$ regard "), line
         (words,) = commands(line)

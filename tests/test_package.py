@@ -19,11 +19,13 @@ import typer
 import yaml
 
 import regard
+import regard.serving.app  # imported here, so that the tests of the reference take little time
 from regard.cli import app
 from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.training.tasks.registry import load_recipe
 from tests.extensions import extensions as extensions
+from tools.reference_pages import PAGES as REFERENCE_PAGES
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
@@ -71,10 +73,21 @@ def test_importing_regard_does_not_import_torch() -> None:
 # Documentation
 
 
+NOT_RUN, TRANSCRIPT = r"\*(?:Not run by the tests|测试不运行这一段)", r"\*(?:Transcript|运行记录)"
+AFTER_COMMANDS = "<!-- run after the commands -->\n"
+BLOCK = re.compile(
+    rf"^((?:{NOT_RUN}|{TRANSCRIPT})[^\n]+\*\n\n|{AFTER_COMMANDS}|<!-- tree -->\n)?```([^\n]*)\n(.*?)^```", re.M | re.S
+)
+"""A code block: its mark, such as a sentence that says why it is not run, then its language and its content."""
+
+
 def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced code blocks of a language, except those after <!-- not run: reason -->."""
-    found = re.findall(r"^(<!-- not run: [^\n]+ -->\n)?```([^\n]*)\n(.*?)^```", text, re.M | re.S)
-    return [body for skipped, info, body in found if info.strip() == language and not skipped]
+    """Return the fenced code blocks of a language that are run in the order of the page."""
+    return [body for mark, info, body in BLOCK.findall(text) if info.strip() == language and is_run(mark)]
+
+
+def is_run(mark: str) -> bool:
+    return mark != AFTER_COMMANDS and re.match(NOT_RUN, mark) is None
 
 
 def commands(text: str) -> list[list[str]]:
@@ -104,7 +117,7 @@ def parse(words: list[str]) -> None:
 
 
 PARSERS = {"json": lambda body: json.loads(f"{{{body}}}"), "toml": tomllib.loads, "yaml": yaml.safe_load}
-OTHER_PROGRAMS = {"cat", "cd", "curl", "find", "git", "source", "srun", "tensorboard", "torchrun"}
+OTHER_PROGRAMS = {"cat", "cd", "curl", "ffmpeg", "find", "git", "serve", "source", "srun", "tensorboard", "torchrun"}
 """Programs of the commands that no test runs; a command of regard after them is checked."""
 
 
@@ -112,17 +125,17 @@ OTHER_PROGRAMS = {"cat", "cd", "curl", "find", "git", "source", "srun", "tensorb
 def test_every_code_block_is_checked(page: Path) -> None:
     """Python is run; commands are run or parsed; other blocks are parsed, are text, or state why they are not run."""
     text = page.read_text("utf-8")
-    found = re.findall(r"^(<!-- (?:not run: [^\n]+|tree) -->\n)?```([^\n]*)\n(.*?)^```", text, re.M | re.S)
+    found = BLOCK.findall(text)
     assert 2 * len(found) == len(re.findall(r"^ *```", text, re.M))
     titles = re.findall(r'title="([^"]+)"', "".join(info for _, info, _ in found))
     for marked, info, body in found:
         language = info.split(" ")[0]
-        if marked or language in ("python", "text"):
+        if language in ("python", "text") or (marked and language in ("", "nginx")):
             continue
         if language in PARSERS:
             PARSERS[language](body)
             continue
-        assert language in ("console", "sh"), info
+        assert language == "console", info
         lines = [line for line in body.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
         with_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         for line in with_prompt or lines:
@@ -144,6 +157,30 @@ def is_command_with_existing_parts(line: str, titles: list[str]) -> bool:
     return program == "regard" or program in OTHER_PROGRAMS
 
 
+def test_expected_output_is_compared_or_marked() -> None:
+    """Output of commands: lines of console blocks without a prompt, and blocks of text."""
+    shown = {
+        (page_name(page), language)
+        for page in PAGES
+        for mark, info, body in BLOCK.findall(page.read_text("utf-8"))
+        for language in [info.split(" ")[0]]
+        if (language == "text" and "title=" not in info) or (language == "console" and has_output(body))
+        if not re.match(TRANSCRIPT, mark)
+    }
+    compared = {
+        ("serving", "console"),  # tests/serving/test_page_requests.py
+        ("extending/index", "text"),  # tests/test_extending.py
+    }
+    layouts = {(f"guides/{name}", "text") for name in ("photographs", "two-views")}
+    both = {(f"docs/{folder}{name}.md", kind) for name, kind in compared | layouts for folder in ("", "zh/")}
+    assert shown == both | {("docs/reference/cli.md", "text")}  # generated
+
+
+def has_output(body: str) -> bool:
+    lines = body.replace("\\\n", " ").splitlines()
+    return any(line.startswith("$ ") for line in lines) and not all(line.startswith("$ ") for line in lines)
+
+
 @pytest.mark.parametrize(
     "line", ["make dems", "pip install 'regard[sreve]'", "python absent.py", "python -m tols", "rm x"]
 )
@@ -154,8 +191,8 @@ def test_commands_with_missing_parts_are_detected(line: str) -> None:
 
 def documented_commands() -> list[list[str]]:
     recipes = [entry.read_text("utf-8") for entry in resources.files("regard.training").joinpath("recipes").iterdir()]
-    guides = [path.read_text(encoding="utf-8") for path in PAGES if path.exists()]
-    shown = [block for text in guides for language in ("console", "sh", "bash") for block in blocks(text, language)]
+    pages = [path.read_text(encoding="utf-8") for path in PAGES]
+    shown = [body for text in pages for _, info, body in BLOCK.findall(text) if info == "console"]
     return [words for text in [*recipes, *shown] for words in commands(text)]
 
 
@@ -336,7 +373,7 @@ def test_python_examples_have_the_documented_results(
 
 
 def test_code_blocks_are_selected_by_language() -> None:
-    skipped = "<!-- not run: a reason -->\n```python\nb\n```\n"
+    skipped = f"*Not run by the tests: a reason.*\n\n```python\nb\n```\n{AFTER_COMMANDS}```python\nd\n```\n"
     text = f"```python\na = 1\n```\n\n{skipped}```console\nregard demo\n```\n```python\nc\n```\n"
     assert blocks(text, "python") == ["a = 1\n", "c\n"]
     assert blocks(text, "console") == ["regard demo\n"]
@@ -358,6 +395,24 @@ def test_tables_agree_with_the_results_of_benchmarks() -> None:
     script = HOME.parent / "benchmarks" / "tables.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", REFERENCE_PAGES)
+def test_generated_page_is_current(name: str) -> None:
+    text = (DOCS / "reference" / name).read_text("utf-8")
+    assert text == REFERENCE_PAGES[name](), "run python tools/reference_pages.py"
+
+
+def test_ranges_are_stated() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text("utf-8")
+    for row in (
+        "| `beam` | `null` | integer ≥ 1, ≤ 1,000 | beam width, 5 by default; 1 is greedy search |",
+        "| `glancing_ratio` | `[0.5, 0.3]` | [number ≥ 0, < 1, number ≥ 0, < 1] |",
+        "| `layers` | `[2, 2, 6, 2]` | list of length ≥ 1, ≤ 8 of integer > 0, ≤ 1,000 |",
+        '| `schedule` | `"cosine"` | `noam`, `inverse-sqrt`, `cosine`, `constant` |',
+    ):
+        assert row in text
+    assert "| `api_key` | string of length ≤ 400 |" in (DOCS / "reference" / "http.md").read_text("utf-8")
 
 
 def test_reference_documents_every_public_name_with_an_example() -> None:

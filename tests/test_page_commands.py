@@ -1,22 +1,34 @@
-"""The commands of pages run in order, on small data and with short trainings.
+"""The commands of pages run in order, on small data and with short trainings and measurements.
 
-tests/test_guides.py and tests/test_extending.py run further pages; the commands of `ONLY_PARSED` are only parsed.
+tests/test_guides.py and tests/test_extending.py run further pages, tests/serving/test_page_requests.py requests to a
+running server. Chinese pages have the same commands.
 """
 
 import gzip
 import json
+import re
+import runpy
+import shlex
 import shutil
+import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
+from regard.training.run import run_recipe
+from regard.training.tasks.registry import load_recipe
 from tests.conftest import SMALL, Command, settings_of
 from tests.extensions import extensions as extensions
 from tests.images import COLOURS, TINY, WINDOWED, paint
-from tests.test_package import DOCS, blocks, commands
+from tests.interop.foreign_vits import TorchvisionViT
+from tests.test_package import AFTER_COMMANDS, BLOCK, DOCS, PAGES, blocks, commands
+from tests.training.test_distributed import launch
 
 SHORT = {
     "training.steps": 4,
@@ -40,34 +52,49 @@ SETTINGS: dict[str, dict[str, object]] = {
     "translation": TEXT,
 }
 """Settings of a short training of each task; "swin" is for classification."""
-PAGES = {
+TRANSLATORS = {
     "README": "demo en-de",
     "attention": "",
+    "bench": "en-de usual",
     "classification": "",
     "croco": "",
     "data": "",
     "distillation": "teacher",
+    "export": "en-de",
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
+    "guides/moving": "",
+    "guides/scaling-out": "",
+    "images": "",
     "inspection": "demo",
     "monitoring": "base big demo",
     "nat": "usual",
     "objectives": "a b c",
     "quantisation": "en-de",
+    "reference/pipelines": "",
+    "scaling": "",
+    "serving": "en-de en-zh",
     "web-page": "demo",
 }
 """The trained translators that each page expects, in runs/ or in RUN."""
-ONLY_PARSED = {"bench", "export", "index", "scaling", "serving", "guides/moving", "guides/scaling-out"}
-"""Their commands need files of other libraries, several processes or a running server, or measure speed for minutes."""
+MEASURED_BRIEFLY = ("--seconds", "0.01", "--batch", "2")
+"""Options of `regard bench`."""
+
+
+@pytest.fixture(scope="module")
+def parallel_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A read-only run of a non-autoregressive model."""
+    files = {f"data.{key}": str(toy / f"train.{code}") for key, code in (("source", "en"), ("target", "zh"))}
+    out = tmp_path_factory.mktemp("runs") / "parallel"
+    run_recipe(load_recipe(None, ["model.kind=nat"], TEXT | files), out)
+    return out
 
 
 def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
-    for name in PAGES[page].split():
+    for name in TRANSLATORS[page].split():
         shutil.copytree(trained, folder / name if name == "RUN" else folder / "runs" / name)
-    if page == "nat":
-        (folder / "runs" / "parallel").symlink_to(folder / "RUN")
     english, chinese = ((toy / f"train.{language}").read_text("utf-8") for language in ("en", "zh"))
-    for name in ("train", "val", "valid", "test", "legal", "sentences", "news"):
+    for name in ("train", "val", "valid", "test", "legal", "mine", "sentences", "news"):
         (folder / f"{name}.en").write_text(english, "utf-8")
         if name != "news":  # the output of a command
             (folder / f"{name}.de").write_text(chinese, "utf-8")
@@ -75,6 +102,7 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
         (folder / f"{name}.en.gz").write_bytes(gzip.compress(english.encode()))
     lines = [json.dumps({"text": line}) for line in english.splitlines()[:4]]
     (folder / "news.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "runs").mkdir(exist_ok=True)
     (folder / "wmt").mkdir()
     pairs = [{"en": en, "de": de} for en, de in zip(english.splitlines(), chinese.splitlines(), strict=True)]
     lines = [json.dumps({"translation": pair}) for pair in pairs]
@@ -82,27 +110,83 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
     (folder / "recipe.yaml").write_text("data: {builtin: en-zh}\n", "utf-8")
     for name in ("photos", "others", "folder", "scans", "cifar10-folder"):
         paint(folder / name, 10, 1)
-    shutil.copy(next((folder / "photos").rglob("*.png")), folder / "holiday.jpg")
+    for name in ("holiday.jpg", "cat.jpg"):
+        shutil.copy(next((folder / "photos").rglob("*.png")), folder / name)
     for name in ("left.png", "right.png"):
         Image.new("RGB", (32, 32), COLOURS["red"]).save(folder / name)
 
 
-@pytest.mark.parametrize("page", PAGES)
+def make_foreign_models(folder: Path) -> None:
+    """Write what docs/export.md and docs/guides/moving.md import: models of other libraries with random weights."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    torch.save(TorchvisionViT(32, 8, 24, 1, 12, 32, 3).state_dict(), folder / "vit_b_16.pth")
+    vocab = len(json.loads((folder / "runs/en-de/best/tokenizer.json").read_text("utf-8"))["model"]["vocab"])
+    shutil.copy(folder / "runs/en-de/best/tokenizer.json", folder)
+    embeddings = {"src": nn.Embedding(vocab, 16), "tgt": nn.Embedding(vocab, 16), "generator": nn.Linear(16, vocab)}
+    model = nn.ModuleDict(embeddings | {"inner": nn.Transformer(16, 8, 1, 1, 16, batch_first=True)})
+    torch.save(model.state_dict(), folder / "model.pt")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "apples"]
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes))
+    bert.save_pretrained(folder / "all-MiniLM-L6-v2")
+    (folder / "all-MiniLM-L6-v2" / "vocab.txt").write_text("\n".join(words), "utf-8")
+    (folder / "lines.txt").write_text("I love apples\n", "utf-8")
+
+
+@pytest.mark.parametrize("page", TRANSLATORS)
 @pytest.mark.usefixtures("short_builtin_corpus")
-def test_commands_of_a_page_run(page: str, extensions: Path, trained_run: Path, toy: Path, command: Command) -> None:
+def test_commands_of_a_page_run(
+    page: str,
+    extensions: Path,
+    trained_run: Path,
+    parallel_run: Path,
+    image_run: Path,
+    toy: Path,
+    command: Command,
+) -> None:
     make_files(extensions, page, trained_run, toy)
+    if page in ("bench", "nat"):
+        (extensions / "runs" / "parallel").symlink_to(parallel_run)
+    if page in ("bench", "reference/pipelines"):
+        shutil.copytree(image_run, extensions / "runs" / "cifar10")
+    if page == "export":
+        make_foreign_models(extensions)
+    if page == "guides/moving":
+        assert command("export", trained_run, "opus-mt-en-de", "--to", "huggingface").code == 0
     if page == "guide":
         assert command("evaluate", "runs/old", "--src", "test.en", "--ref", "test.de", "--beam", "4").code == 0
-    ran = 0
-    for body in blocks(path_of(page).read_text("utf-8"), "console"):
-        for words in commands(body):
-            if words[0] == "serve":
-                load_runner(LoadRequest("model", Path(words[1]), "cpu", None, {}, None, None)).warm_up()
-            elif words[0] not in ("demo", "bench"):  # tests/cli/test_demo.py, tests/evaluation/bench
-                result = command(*words, *more_options(words), stdin=standard_input(words))
-                assert result.code == 0, (words, result.err)
+    text, ran = path_of(page).read_text("utf-8"), 0
+    for body in blocks(text, "console"):
+        for line in body.replace("\\\n", " ").splitlines():
+            for words in commands(line):
+                run_command(line, words, extensions, command)
+                if words[:2] == ["export", "runs/en-de"] and "huggingface" in words:
+                    shutil.copytree(words[2], "opus-like-folder")
+                ran += 1
+    names: dict[str, object] = {"__name__": page}
+    for mark, _, body in BLOCK.findall(text):
+        if mark == AFTER_COMMANDS:
+            exec(compile("import regard\n" + body, f"{page}.md", "exec"), names)
             ran += 1
     assert ran
+
+
+def run_command(line: str, words: list[str], folder: Path, command: Command) -> None:
+    """Run a command of a page; a server only loads its models."""
+    if words[0] == "demo" or "--server" in words:  # tests/cli/test_demo.py, tests/serving/test_page_requests.py
+        return
+    if words[0] == "serve":
+        for run in words[1 : 2 if "--keys" in words else None]:
+            load_runner(LoadRequest("model", Path(run), "cpu", None, {}, None, None)).warm_up()
+        return
+    if "torchrun" in line:
+        files = ["data.builtin=null", "data.source=train.en", "data.target=train.de"]  # the built-in corpus is large
+        options = [word for file in files for word in ("--set", file)]
+        launch(2, folder, [*words, *more_options(words), *options])
+        return
+    result = command(*words, *more_options(words), stdin=standard_input(words))
+    assert result.code == 0, (words, result.err)
 
 
 def path_of(page: str) -> Path:
@@ -118,6 +202,9 @@ def more_options(words: list[str]) -> list[str]:
 
     Settings that the page gives are kept, except for the number of steps. The folder of an earlier training is removed.
     """
+    if words[0] == "bench":
+        batch = [] if "--attention" in words or "--training" in words else MEASURED_BRIEFLY[2:]
+        return [*MEASURED_BRIEFLY[:2], *([] if "--batch" in words else batch)]
     if words[0] != "train":
         return []
     if "--out" in words:
@@ -132,8 +219,45 @@ def more_options(words: list[str]) -> list[str]:
     )
 
 
-def test_every_page_with_commands_is_run_or_listed() -> None:
-    elsewhere = ("extending", "guides", "reference", "zh")
+def test_every_page_with_commands_is_run() -> None:
+    elsewhere = {"index"}  # `make demo`: tests/cli/test_demo.py
+    elsewhere |= {f"guides/{name}" for name in ("ablation", "domain", "photographs", "two-views")}  # test_guides.py
     names = {path.relative_to(DOCS).with_suffix("").as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
     found = {name for name, path in names.items() if blocks(path.read_text("utf-8"), "console")}
-    assert {name for name in found if not name.startswith(elsewhere)} <= PAGES.keys() | ONLY_PARSED
+    assert {name for name in found if not name.startswith(("extending/", "zh/"))} <= TRANSLATORS.keys() | elsewhere
+    marked = {name for name, path in names.items() if AFTER_COMMANDS in path.read_text("utf-8")}
+    assert {name for name in marked if not name.startswith("zh/")} <= TRANSLATORS.keys()
+
+
+class ParsedError(Exception):
+    """Raised when a script has parsed its options."""
+
+
+BENCHMARKS = sorted(
+    {
+        line.partition("  # ")[0].strip()
+        for page in PAGES
+        for _, info, body in BLOCK.findall(page.read_text("utf-8"))
+        if info == "console"
+        for line in re.findall(r"^(?:\$ )?(python benchmarks/.*)$", body.replace("\\\n", " "), re.M)
+    }
+)
+
+
+@pytest.mark.parametrize("line", BENCHMARKS)
+def test_options_of_a_benchmark_exist(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse_args = ArgumentParser.parse_args
+
+    def parse(self: ArgumentParser, *arguments: object) -> None:
+        raise ParsedError(parse_args(self, *arguments))  # type: ignore[call-overload]
+
+    script, *options = shlex.split(line)[1:]
+    path = DOCS.parent / script
+    if "ArgumentParser" not in path.read_text("utf-8"):
+        assert options == []
+        return
+    monkeypatch.setattr(ArgumentParser, "parse_args", parse)
+    monkeypatch.setattr(sys, "argv", [str(path), *options])
+    monkeypatch.syspath_prepend(str(path.parent))
+    with pytest.raises(ParsedError):
+        runpy.run_path(str(path), run_name="__main__")

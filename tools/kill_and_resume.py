@@ -63,10 +63,12 @@ def image_command(images: Path, out: Path, **changes: object) -> list[str]:
     return ["train", "--data", str(images), "--out", str(out), *settings]
 
 
-def drive(plan: list[Death], command: list[str], folder: Path) -> tuple[list[tuple[int, str]], str]:
+def drive(
+    plan: list[Death], command: list[str], folder: Path, background: bool = False
+) -> tuple[list[tuple[int, str]], str]:
     """Run a command with the planned kills; return how each process ended and the output of all."""
     out = Path(command[command.index("--out") + 1])
-    process = FORKS.Process(target=run_plan, args=(plan, out, command, folder))
+    process = FORKS.Process(target=run_plan, args=(plan, out, command, folder, background))
     process.start()
     process.join(300 + 30 * len(plan))
     process.kill()
@@ -87,7 +89,8 @@ def log(out: Path) -> list[dict[str, object]]:
     """Return the log without time and memory."""
     entries = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     measured = ("seconds", "tokens_per_second", "images_per_second", "memory")
-    return [{key: value for key, value in entry.items() if key not in measured} for entry in entries]
+    kept = (entry for entry in entries if "phases" not in entry)
+    return [{key: value for key, value in entry.items() if key not in measured} for entry in kept]
 
 
 def assert_same_run(expected: Path, out: Path) -> None:

@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from regard.cli import main
 from regard.training import workers
+from regard.training.loop import TrainingLoop
 
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "save_file")
 
@@ -148,11 +149,16 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
         os._exit(code if isinstance(code, int) else 0)
 
 
-def run_plan(plan: list[dict[str, Any]], out: Path, arguments: list[str], folder: Path) -> None:
+def run_plan(
+    plan: list[dict[str, Any]], out: Path, arguments: list[str], folder: Path, background: bool = False
+) -> None:
     """Run `regard ARGUMENTS...` once for each kill and once more, with all output in FOLDER/output.txt.
 
-    FOLDER/ends.json contains the exit status of every process and what it was killed in.
+    FOLDER/ends.json contains the exit status of every process and what it was killed in. If `background`, files are
+    written in the background, as on a GPU.
     """
+    if background:
+        TrainingLoop.background_devices = ("cpu", "cuda")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
     with (folder / "output.txt").open("w") as output:
         for number in (1, 2):

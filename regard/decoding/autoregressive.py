@@ -64,7 +64,11 @@ def search(
 
 
 class AutoregressiveGenerator:
-    """Generates translations with a `Transformer`, or with several that have the same vocabularies."""
+    """Generates translations with a `Transformer`, or with several that have the same vocabularies.
+
+    Attributes:
+        graph_memory: Maximum bytes of captured steps; by default, a fraction of the GPU's memory.
+    """
 
     settings_class: type[DecodingSettings] = SearchSettings
     has_attention = True
@@ -73,6 +77,7 @@ class AutoregressiveGenerator:
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models
         self.config = models[0].config
+        self.graph_memory: int | None = None
         self._captured: CapturedSearch | None = None
 
     @property
@@ -153,7 +158,7 @@ class AutoregressiveGenerator:
         from regard.decoding.cuda_graph.search import CapturedSearch
 
         if self._captured is None:
-            self._captured = CapturedSearch(self.models[0])
+            self._captured = CapturedSearch(self.models[0], memory=self.graph_memory)
         return self._captured.search(requests, settings)
 
 

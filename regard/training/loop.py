@@ -1,11 +1,12 @@
 """The training loop. It knows nothing about what it trains: a `Task` provides batches, losses and scores."""
 
 import json
+import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from regard.training.optim import build_optimiser, learning_rate
 from regard.training.parallelism import Accumulated, autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
+from regard.training.saving import Writer, copy_model_to_host, copy_to_host
 from regard.training.state import DataShard, Positioned, TrainingState
 from regard.training.task import B, DivergedError, LossSum, Task
 
@@ -47,10 +49,16 @@ class RunResult:
     best_step: int
     scores: dict[str, float] = field(default_factory=dict)
     stopped_early: bool = False  # because validations did not improve
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase
 
 
 class TrainingLoop(Generic[B]):
-    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`."""
+    """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`.
+
+    On a GPU, files are written by a thread while training continues. `started` is the time at which the run started.
+    """
+
+    background_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
     def __init__(
         self,
@@ -60,6 +68,7 @@ class TrainingLoop(Generic[B]):
         out: Path,
         progress: Progress,
         processes: Processes | None = None,
+        started: float | None = None,
     ) -> None:
         self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
         self.processes = processes = processes or Processes()
@@ -69,6 +78,8 @@ class TrainingLoop(Generic[B]):
         weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
+        self.state.phases.since = started or time.perf_counter()
+        self.writer = Writer(self.state.device.type in self.background_devices and not self.strategy.sharded)
         # Numbers that change from step to step are tensors, so that a CUDA graph reads their current values.
         device = self.state.device
         self.rate = torch.zeros((), device=device)
@@ -88,9 +99,14 @@ class TrainingLoop(Generic[B]):
         interruptions = interruptions or Interruptions()
         self._restore(checkpoint)
         shard = DataShard(self.processes.rank, self.processes.world)
-        with self.metrics.open(state.step), closing(self.task.batches(state.position, shard)) as batches:
+        with (
+            closing(self.writer),
+            self.metrics.open(state.step),
+            closing(self.task.batches(state.position, shard)) as batches,
+        ):
             self.try_largest_batch()
             interruptions.deferred = True
+            state.phases.switch("steps")
             if state.validation_pending:
                 self.validate()
                 self.save()
@@ -101,14 +117,28 @@ class TrainingLoop(Generic[B]):
                     self.report_skipped_steps()
                 if log_due:
                     self.log(norm)
+                    self.processes.on_main(self.writer.check)
                 if self._due(training.validate_every):
                     self.validate()
                 self._save_if_due(interruptions)
+            with self._phase("saving"):
+                self.processes.on_main(self.writer.wait)
             interruptions.deferred = False
+            self._report_phases()
         stopped_early = state.step < training.steps
         if stopped_early:
             self.progress.print(f"stopped at step {state.step}: {state.stale} validations without improvement")
-        return RunResult(state.step, state.seconds, state.best_step, state.best_scores, stopped_early)
+        return RunResult(
+            state.step, state.seconds, state.best_step, state.best_scores, stopped_early, state.phases.read()
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block to a phase of the run, without that of steps that the GPU still has to run."""
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
+        with self.state.phases.during(name):
+            yield
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """Restore a checkpoint, which may be of another number of processes, and seed the processes."""
@@ -137,7 +167,7 @@ class TrainingLoop(Generic[B]):
         state, training = self.state, self.training
         over, signal = training.is_over(state.step, state.stale), self.processes.max(interruptions.received or 0)
         if self._due(training.checkpoint_every) or over or signal:
-            self.save()
+            self.save(wait=bool(signal))
         if signal and not over:
             self.progress.print(f"saved at step {state.step}; the same command resumes from there")
             raise Interrupted(signal)
@@ -201,7 +231,7 @@ class TrainingLoop(Generic[B]):
         if self.processes.max(bool(failure)):
             saved = "this was before the first step, so start again"
             if self.state.step:
-                self.save()
+                self.save(wait=True)
                 saved = f"saved at step {self.state.step}; the same command resumes from there"
             with self.processes.sync_errors():
                 if failure:
@@ -350,7 +380,8 @@ class TrainingLoop(Generic[B]):
         state.validation_pending = False
         try:
             # Validation batches have other shapes, for which nothing should be compiled.
-            with self.strategy.full_model(weights) as model, torch.compiler.set_stance("force_eager"):
+            stance = torch.compiler.set_stance("force_eager")
+            with self._phase("validation"), self.strategy.full_model(weights) as model, stance:
                 scores = self.processes.on_main(lambda: self._score(model))
                 best = state.best_scores
                 is_best = self.training.keeps_newest or not best or _rank(scores) > _rank(best)
@@ -361,7 +392,7 @@ class TrainingLoop(Generic[B]):
         except UserError:
             state.validation_pending = True
             with suppress(UserError):  # report why the validation failed, not why the checkpoint did
-                self.save()
+                self.save(wait=True)
             raise
         state.stale = 0 if is_best else state.stale + 1
         if is_best:
@@ -380,17 +411,50 @@ class TrainingLoop(Generic[B]):
         return scores
 
     def _save_model(self, model: nn.Module, scores: dict[str, float], names: tuple[str, ...]) -> None:
+        text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
+        with self._phase("saving"):
+            copied = copy_model_to_host(model) if self.writer.background else None
+            if copied is None:
+                self.writer.wait()
+                self._write_model(model, text, names)
+            else:
+                copy, wait = copied
+                self.writer.submit(lambda: self._write_model(copy, text, names), wait)
+
+    def _write_model(self, model: nn.Module, scores: str, names: tuple[str, ...]) -> None:
         for name in names:
             path = self.out / name
             with reporting_write_errors(path, self.checkpoints), replace_folder(path) as folder:
                 self.task.save(folder, model)
-                text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
-                (folder / "scores.json").write_text(text, encoding="utf-8")
+                (folder / "scores.json").write_text(scores, encoding="utf-8")
 
-    def save(self) -> None:
-        """Save a checkpoint."""
-        state, keep, sharded = self.state, self.training.keep_checkpoints, self.strategy.sharded
-        save_checkpoint(self.checkpoints, state.step, state.tensors(), state.values(), keep, self.processes, sharded)
+    def save(self, wait: bool = False) -> None:
+        """Save a checkpoint; `wait` until it is written."""
+        state = self.state
+        with self._phase("saving"):
+            tensors, values = state.tensors(), state.values()
+            if self.strategy.sharded:
+                keep = self.training.keep_checkpoints
+                save_checkpoint(self.checkpoints, state.step, tensors, values, keep, self.processes, sharded=True)
+            else:
+                self.processes.on_main(lambda: self._save_on_main(tensors, values))
+            if wait:
+                self.processes.on_main(self.writer.wait)
+
+    def _save_on_main(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        step, keep = self.state.step, self.training.keep_checkpoints
+        if not self.writer.background:
+            save_checkpoint(self.checkpoints, step, tensors, values, keep)
+            return
+        copies, wait = copy_to_host(tensors.values())
+        copied = dict(zip(tensors, copies, strict=True))
+        self.writer.submit(lambda: save_checkpoint(self.checkpoints, step, copied, values, keep), wait)
+
+    def _report_phases(self) -> None:
+        """Print and log the seconds of each phase of the run."""
+        phases = {name: round(seconds, 1) for name, seconds in self.state.phases.read().items()}
+        self.progress.print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items()))
+        self._write({"phases": phases})
 
 
 def _rank(scores: dict[str, float]) -> tuple[float, float]:

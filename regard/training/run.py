@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -80,6 +81,7 @@ class Run:
     ) -> None:
         self.recipe, self.out, self.progress = recipe, out, progress
         self.interruptions, self.processes = interruptions, processes
+        self.started = time.perf_counter()
         self.task_type = task_of(recipe)
         self.initial: InitialModel | None = None  # in the main process
         self.checkpoint: Checkpoint | None = None
@@ -107,7 +109,9 @@ class Run:
         recipe, device = self.recipe, self.processes.device
         if device.type == "cuda":
             self.progress.print(recipe.describe_execution(device, self.processes.launched))
-        loop = TrainingLoop(self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes)
+        loop = TrainingLoop(
+            self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes, self.started
+        )
         with self.progress:
             return loop.run(self.interruptions, self.checkpoint)
 
@@ -184,7 +188,8 @@ class Run:
         elif not depends_on_steps:
             advice = "; raise training.steps to continue it"
         self.progress.print(f"{self.out}: this run is already finished, at step {step}{advice}")
-        return RunResult(step, values["seconds"], values["best_step"], values["best_scores"], stopped_early)
+        results = values["seconds"], values["best_step"], values["best_scores"], stopped_early
+        return RunResult(step, *results, values.get("phases", {}))
 
     def _reopen(self) -> Task[Any]:
         """Check the data, open it, and rewind the run folder to the checkpoint."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -107,6 +108,44 @@ class LossMeter:
         return self.logged.setdefault(name, torch.zeros_like(self.total))
 
 
+class PhaseTimer:
+    """Seconds of a run by phase; each moment belongs to one phase, the first of which is "start-up".
+
+    Attributes:
+        since: Time at which the current phase started.
+    """
+
+    def __init__(self) -> None:
+        self.current, self.since = "start-up", time.perf_counter()
+        self._seconds = dict.fromkeys(("start-up", "steps", "validation", "saving"), 0.0)
+
+    def switch(self, name: str) -> str:
+        """Start a phase and return the previous one."""
+        now, previous = time.perf_counter(), self.current
+        self._seconds[previous] += now - self.since
+        self.current, self.since = name, now
+        return previous
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Count the time of the block to a phase."""
+        previous = self.switch(name)
+        try:
+            yield
+        finally:
+            self.switch(previous)
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds of each phase."""
+        self.switch(self.current)
+        return dict(self._seconds)
+
+    def add(self, earlier: Mapping[str, float]) -> None:
+        """Add the seconds of the run before it was resumed."""
+        for name, seconds in earlier.items():
+            self._seconds[name] += seconds
+
+
 class TrainingState:
     """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
 
@@ -142,6 +181,7 @@ class TrainingState:
         self.best_scores: dict[str, float] = {}
         self.stale = 0  # validations since the best one
         self.validation_pending = False  # whether the validation of this step failed
+        self.phases = PhaseTimer()
         self._start_time = time.perf_counter()
 
     @property
@@ -183,6 +223,7 @@ class TrainingState:
             "meter": self.meter.sums(),
             "reported_skips": self.step_check.reported,
             "seconds": self.seconds,
+            "phases": self.phases.read(),
             "processes": self.processes.world,
         }
 
@@ -206,6 +247,7 @@ class TrainingState:
         self.step_check.counters = tensors[STEP_CHECK].to(self.device)
         self.step_check.reported = values["reported_skips"]
         self._start_time = time.perf_counter() - values["seconds"]
+        self.phases.add(values.get("phases", {}))
         if values["processes"] == self.processes.world:
             self._restore_random_states(tensors)
 

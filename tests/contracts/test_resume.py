@@ -37,12 +37,16 @@ WORKERS: list[Death] = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "workers"), [(CREATION + EACH_KIND, 0), (WORKERS, 2)], ids=["files", "workers"])
+@pytest.mark.parametrize(
+    ("plan", "workers", "background"),
+    [(CREATION + EACH_KIND, 0, False), (EACH_KIND, 0, True), (WORKERS, 2, False)],
+    ids=["files", "files in the background", "workers"],
+)
 def test_killed_run_resumes_to_bit_identical_weights(
-    plan: list[Death], workers: int, toy: Path, tmp_path: Path, uninterrupted: Path
+    plan: list[Death], workers: int, background: bool, toy: Path, tmp_path: Path, uninterrupted: Path
 ) -> None:
     command = text_command(toy, tmp_path / "run", training__steps=STEPS, training__workers=workers)
-    ends, output = drive(plan, command, tmp_path)
+    ends, output = drive(plan, command, tmp_path, background)
     expected = [2 if "worker" in death else -signal.SIGKILL for death in plan]
     assert [os.waitstatus_to_exitcode(status) for status, _ in ends] == [*expected, 0]
     for death, (_, place) in zip(plan, ends, strict=False):

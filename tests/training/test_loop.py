@@ -312,11 +312,12 @@ def test_equal_seeds_give_bit_identical_weights(make_recipe: Callable[..., Recip
 def test_progress_prints_lines_without_a_terminal(tmp_path: Path) -> None:
     run(Line(points(6)), tmp_path / "out", steps=2)
     lines = (tmp_path / "out" / "shown").read_text().splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 1/2", "step 2/2", "step 2"]
+    assert [line.split("  ")[0] for line in lines[:-1]] == ["step 1/2", "step 2/2", "step 2"]
     assert all(part in lines[0] for part in ("loss ", "tokens/s", "lr 1.00e-01"))
     assert "s left" not in lines[0], "there is nothing to estimate it from"
     assert lines[1].endswith("  0 s left")
     assert lines[2] == "step 2  validation  loss 1.00"
+    assert lines[3].startswith("seconds: start-up 0")
 
 
 def test_progress_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:

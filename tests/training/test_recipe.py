@@ -219,7 +219,6 @@ def test_given_settings_are_kept() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (["objective.guided_attention.steps=9"], "guided attention needs much memory there; if sentences are short"),
         (["model.attention={kind: local, window: 4}"], "needs full attention, not local"),
         (["batch.layout=padded"], "batch.layout=padded"),
         (["model.kind=nat", "model.length=end", "model.positions=learned", "model.max_length=64"], "model.max_length="),

@@ -20,9 +20,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.attention.masks import Layout, Mask, Packed
+from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.attention.packing import pad_packed, pad_packed_mask
+from regard.attention.packing import PaddedIndex, pad_packed, pad_packed_mask
 from regard.config import Settings
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
@@ -73,19 +73,20 @@ class GuidedAttention(Settings):
         already set still run.
         """
         guidance: list[tuple[Tensor, Tensor]] = []
-        prior_BTS, guided_BT = self._prior(batch)
+        groups = LengthGroups.of(batch) if batch.fixed_shape else None
+        priors = self._priors(batch, groups)
+        number = torch.stack([guided.sum() for _, guided in priors]).sum().clamp(min=1)
 
         def hook(attention: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> None:
             previous = previous_hooks[attention]
             if previous is not None:
                 previous(attention, q, k, v, mask)
-            weights_BHTS = weights_by_sentence(attention, q, k, mask)
-            if self.heads is not None:  # indexing with a list would copy it to the device
-                weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.heads], 1)
-            mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
-            loss = (-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum()
-            mean_mass = (mass_BHT.detach().mean(1) * guided_BT).sum() / guided_BT.sum().clamp(min=1)
-            guidance.append((loss, mean_mass))
+            if groups is None:
+                weights = [weights_by_sentence(attention, q, k, mask)]
+            else:
+                weights = groups.weights(attention, q, k)
+            losses, masses = zip(*map(self._loss_and_mass, weights, priors), strict=True)
+            guidance.append((torch.stack(losses).sum(), torch.stack(masses).sum() / number))
 
         previous_hooks = {attention: attention.qkv_hook for attention in self._cross_attentions(model)}
         with use_qkv_hook(previous_hooks, hook):
@@ -95,17 +96,121 @@ class GuidedAttention(Settings):
         attentions: list[Attention] = [cast(Any, block).cross for block in model.decoder]
         return attentions if self.layers is None else [attentions[layer] for layer in self.layers]
 
-    def _prior(self, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        """Return the prior, (B, T, S), and which target positions are guided, (B, T)."""
+    def _loss_and_mass(self, weights_BHTS: Tensor, prior: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss and the attention mass, both summed over guided positions."""
+        prior_BTS, guided_BT = prior
+        if self.heads is not None:  # indexing with a list would copy it to the device
+            weights_BHTS = torch.stack([weights_BHTS[:, head] for head in self.heads], 1)
+        mass_BHT = (weights_BHTS * prior_BTS[:, None]).sum(-1)
+        loss = (-mass_BHT.clamp(min=MIN_MASS).log().mean(1) * guided_BT).sum()
+        return loss, (mass_BHT.detach().mean(1) * guided_BT).sum()
+
+    def _priors(self, batch: TextBatch, groups: "LengthGroups | None") -> list[tuple[Tensor, Tensor]]:
+        """Return the prior, (B, T, S), and which target positions are guided, (B, T), of each group."""
         target, source = batch.target_layout, batch.source_layout
         if self.prior == "diagonal":
-            positions = torch.arange(target.longest, device=target.lengths.device)
-            guided = (positions < target.lengths[:, None]) & batch.is_sentence()[:, None]
-            return diagonal_prior(target, source, self.width), guided
+            is_sentence = batch.is_sentence()
+            layouts = [(target, source, is_sentence)] if groups is None else groups.layouts(is_sentence)
+            return [(diagonal_prior(t, s, self.width), _real_positions(t) & rows[:, None]) for t, s, rows in layouts]
         if batch.links is None:
             raise UserError("objective.guided_attention.prior: alignments needs word alignments with the training data")
-        prior = aligned_prior(target, source, batch.links)
-        return prior, prior.any(-1)
+        priors = [aligned_prior(target, source, batch.links)] if groups is None else groups.aligned_priors(batch.links)
+        return [(prior, prior.any(-1)) for prior in priors]
+
+
+class LengthGroups:
+    """The sentences of a packed batch of fixed shape as a few padded batches of fixed shape.
+
+    Sentences are sorted by the length of their longer side. The i-th of them has at most an i-th of the tokens of both
+    sides, so that later groups need less padding; padded to the longest sentence of the corpus, weights of short
+    sentences would take most of the memory.
+
+    Args:
+        target: Layout of the queries.
+        source: Layout of the keys.
+        is_sentence: Which sequences are sentences, (B,).
+    """
+
+    def __init__(self, target: Packed, source: Packed, is_sentence: Tensor) -> None:
+        self.target, self.source = target, source
+        sequences, device = len(is_sentence), is_sentence.device
+        self.shapes = group_shapes(sequences, max(target.longest, source.longest), target.size + source.size)
+        longer = torch.maximum(target.lengths, source.lengths).masked_fill(~is_sentence, 0)
+        self.order = longer.argsort(descending=True, stable=True)
+        ranks = torch.empty_like(self.order).scatter_(0, self.order, torch.arange(sequences, device=device))
+        self.ranks = ranks.masked_fill(~is_sentence, sequences)  # behind all groups
+
+    @classmethod
+    def of(cls, batch: TextBatch) -> "LengthGroups":
+        assert isinstance(batch.target_layout, Packed) and isinstance(batch.source_layout, Packed)
+        return cls(batch.target_layout, batch.source_layout, batch.is_sentence())
+
+    def weights(self, attention: Attention, q: Tensor, k: Tensor) -> list[Tensor]:
+        """Return the attention weights of each group, (G, H, T, T)."""
+        queries, keys = self._pad(q, self.target), self._pad(k, self.source)
+        lengths = self._split(self.source.lengths)
+        return [
+            attention.kind.weights(one, other, Mask(keys=Padded(length, longest)))
+            for one, other, length, (_, longest) in zip(queries, keys, lengths, self.shapes, strict=True)
+        ]
+
+    def layouts(self, is_sentence: Tensor) -> list[tuple[Padded, Padded, Tensor]]:
+        """Return the layouts of both sides, and which sequences are sentences, of each group."""
+        parts = [self._split(x) for x in (self.target.lengths, self.source.lengths, is_sentence)]
+        return [
+            (Padded(t, longest), Padded(s, longest), rows)
+            for (_, longest), t, s, rows in zip(self.shapes, *parts, strict=True)
+        ]
+
+    def aligned_priors(self, links: Tensor) -> list[Tensor]:
+        """Return the prior of each group, see `aligned_prior`."""
+        sentence, t, s = links.unbind(1)
+        starts, widths, size = self._starts(2), self._starts(0), sum(n * longest**2 for n, longest in self.shapes)
+        rank = torch.where(sentence < 0, len(self.order), self.ranks[sentence.clamp(min=0)])
+        index = torch.where(rank < len(self.order), starts[rank] + t * widths[rank] + s, size)
+        prior = torch.zeros(size + 1, device=links.device).index_fill(0, index, 1.0)
+        parts = torch.split(prior[:-1], [n * longest**2 for n, longest in self.shapes])
+        return [part.view(n, longest, longest) for part, (n, longest) in zip(parts, self.shapes, strict=True)]
+
+    def _starts(self, power: int) -> Tensor:
+        """Return where each rank starts if it takes longest^power elements; with power 0, its longest, (B + 1,)."""
+        device, starts, base = self.order.device, [], 0
+        for n, longest in self.shapes:
+            steps = torch.arange(n, device=device) * longest**power
+            starts.append(steps + base if power else torch.full_like(steps, longest))
+            base += n * longest**power
+        missing = len(self.order) + 1 - sum(n for n, _ in self.shapes)
+        return torch.cat((*starts, torch.full((missing,), base if power else 0, device=device)))
+
+    def _split(self, x: Tensor) -> list[Tensor]:
+        """Return the values of the sequences of each group, given those of all sequences, (B,)."""
+        sizes = [n for n, _ in self.shapes]
+        return list(torch.split(x[self.order[: sum(sizes)]], sizes))
+
+    def _pad(self, x: Tensor, layout: Packed) -> list[Tensor]:
+        """Convert (1, H, N, D) to padded rows of each group, (G, H, T, D)."""
+        sizes = [n * longest for n, longest in self.shapes]
+        tokens = self._starts(1)[self.ranks[layout.segments()]] + layout.positions()[0]
+        tokens = tokens.clamp(max=sum(sizes))  # padding, which no group reads
+        rows = pad_packed(x, PaddedIndex(sum(sizes) + 1, 1, tokens))[:-1, :, 0]
+        shaped = zip(torch.split(rows, sizes), self.shapes, strict=True)
+        return [part.view(n, longest, *part.shape[1:]).transpose(1, 2) for part, (n, longest) in shaped]
+
+
+def group_shapes(sequences: int, longest: int, tokens: int) -> list[tuple[int, int]]:
+    """Return the size and maximum length of groups of sequences, longest first, that have `tokens` in total."""
+    shapes: list[tuple[int, int]] = []
+    first = 0
+    while first < sequences and (limit := min(longest, tokens // (first + 1))) > 0:
+        end = min(sequences, max(first + 1, tokens // max(1, limit // 2)))  # the first one of at most half that length
+        shapes.append((end - first, limit))
+        first = end
+    return shapes
+
+
+def _real_positions(layout: Layout) -> Tensor:
+    """Return which positions are inside their sequence, (B, longest)."""
+    return torch.arange(layout.longest, device=layout.lengths.device) < layout.lengths[:, None]
 
 
 def diagonal_prior(target: Layout, source: Layout, width: float) -> Tensor:

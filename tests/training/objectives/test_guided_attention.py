@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard.attention.kinds import Full
 from regard.attention.masks import Packed, Padded
@@ -14,12 +17,14 @@ from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.training.objectives.guided_attention import (
     GuidedAttention,
+    LengthGroups,
     aligned_prior,
     diagonal_prior,
+    group_shapes,
 )
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
 from regard.training.recipe import Recipe
-from regard.training.tasks.translation.batches import TextBatch, collate
+from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
 from regard.training.tasks.translation.task import TranslationTask
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
@@ -136,6 +141,55 @@ def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     loss = guided.loss(task.model, batch, 3)
     assert loss.logged["cross_entropy"].item() == plain.total.item()
     assert loss.total.item() == pytest.approx(plain.total.item() + loss.logged["guide"].item(), rel=1e-6)
+
+
+# Batches of fixed shape
+
+
+@pytest.mark.parametrize("prior", ["diagonal", "alignments"])
+def test_groups_of_a_batch_of_fixed_shape_give_the_same_loss_and_gradients(
+    prior: Literal["diagonal", "alignments"], build: Callable[..., TranslationTask]
+) -> None:
+    task = build()
+    settings = GuidedAttention(steps=10, prior=prior, heads=(1,))
+    shape = PackedShape(tokens=90, sentences=14, longest=40, links=9)
+    rows = np.append(ROWS, [5, 6, 8])
+    losses, masses, gradients = [], [], []
+    for fixed in (None, shape):
+        batch = collate(task.train, rows, True, 0, fixed)
+        batch = replace(batch, links=LINKS if fixed is None else fixed.fill_links(LINKS))
+        with settings.observe(task.model, batch) as guidance:
+            logits_of_labels(task.model, batch)
+        loss, mass = (torch.stack(parts).mean() for parts in zip(*guidance, strict=True))
+        losses.append(loss.item())
+        masses.append(mass.item())
+        weight = task.model.decoder[1].cross.qkv.weight
+        gradients.append(torch.autograd.grad(loss, weight)[0])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert masses[1] == pytest.approx(masses[0], rel=1e-5)
+    torch.testing.assert_close(*gradients)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60),
+    st.integers(0, 30),
+    st.integers(0, 30),
+)
+def test_every_sentence_fits_into_its_group(pairs: list[tuple[int, int]], empty: int, spare: int) -> None:
+    lengths = torch.tensor([*pairs, *[(0, 0)] * empty])
+    layouts = [Packed.of(side) for side in lengths.T]
+    layouts = [Packed(layout.offsets, 40, layout.size + spare) for layout in layouts]
+    groups = LengthGroups(*layouts, is_sentence=lengths[:, 0] > 0)
+    ranked = lengths.max(1).values[groups.order].tolist()
+    starts = [sum(n for n, _ in groups.shapes[:i]) for i in range(len(groups.shapes) + 1)]
+    for (_, longest), start, end in zip(groups.shapes, starts, starts[1:], strict=False):
+        assert all(length <= longest for length in ranked[start:end])
+    assert not any(ranked[starts[-1] :])
+
+
+def test_groups_need_less_memory_than_rows_of_the_longest_sentence() -> None:
+    shapes = group_shapes(sequences=1100, longest=256, tokens=2 * 8192)
+    assert sum(n * longest**2 for n, longest in shapes) < 0.25 * 1100 * 256**2
 
 
 # Attention weights

@@ -301,8 +301,6 @@ class TranslationRecipe(Recipe):
             return obstacle
         if self.batch.layout == "padded":
             return "batch.layout=padded"
-        if getattr(self.objective, "guided_attention", None):
-            return "guided attention needs much memory there; if sentences are short, set training.cuda_graph=true"
         return self.obstacle_to_fixed_shapes(self.model_settings())
 
     def describe_batches(self) -> Sequence[str]:

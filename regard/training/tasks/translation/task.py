@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from regard.data.batching import EpochOrder, plan_packed, plan_padded
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
+from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.errors import UserError
 from regard.evaluation.metrics import bleu, check_tokenisation, chrf, tokenisation_for
 from regard.layers import Model
@@ -37,6 +39,8 @@ from regard.training.workers import map_in_workers
 
 PREFETCHED = 4
 """Number of batches that are prepared in advance."""
+VALIDATION_MEMORY_FRACTION = 16
+"""Captured decoding steps, which are kept between validations, use at most this fraction of the GPU's memory."""
 
 
 class TranslationTask(Task[TextBatch]):
@@ -66,6 +70,7 @@ class TranslationTask(Task[TextBatch]):
         vocabularies = translator.vocabularies
         self.valid_tokens = tokenise_pairs(self.valid, vocabularies.source, vocabularies.target)
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
+        self._validated: Translator | None = None
         weights *= 2 if recipe.data.both_directions else 1
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
@@ -246,8 +251,10 @@ class TranslationTask(Task[TextBatch]):
         samples: list[Sample] = []
         pairs = self.valid[: self.recipe.training.valid_sentences]
         if pairs:
-            translator = self._translator(model)
-            with use_prepacked(model):
+            translator = self._validated_translator(model)
+            # Autocast would copy all weights in each decoding step, which could not be captured either.
+            exact = torch.autocast(self.device.type, enabled=False) if self.device.type == "cuda" else nullcontext()
+            with use_prepacked(model), exact:
                 hypotheses = translator.hypotheses([pair.source for pair in pairs], self.recipe.search, split=False)
             translations, references = [best[0].text for best in hypotheses], [pair.target for pair in pairs]
             scores["bleu"] = bleu(translations, references, self.tokenisation).value
@@ -269,6 +276,18 @@ class TranslationTask(Task[TextBatch]):
 
     def save(self, folder: Path, model: nn.Module) -> None:
         self._translator(model).save(folder)
+
+    def _validated_translator(self, model: Any) -> Translator:
+        """Return the translator of a model that is validated; it keeps captured steps from validation to validation."""
+        if self._validated is not None and self._validated.model is model:
+            return self._validated
+        translator = self._translator(model)
+        if self.device.type == "cuda" and isinstance(translator.generator, AutoregressiveGenerator):
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            translator.generator.graph_memory = memory // VALIDATION_MEMORY_FRACTION
+        if self.recipe.training.sharding == "ddp":  # a sharded model leaves the device after each validation
+            self._validated = translator
+        return translator
 
     def _translator(self, model: Any) -> Translator:
         own = self.translator
