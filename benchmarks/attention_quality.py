@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary
+from regard.attention.multi_head import Attention, Rotary
 from regard.layers import EncoderBlock, FeedForward
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.positions import grid_positions
+from regard.attention.multi_head import grid_positions
 from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import find_matches, render_pairs
 from regard.data.two_view.random import SceneRandom

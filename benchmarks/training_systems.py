@@ -26,7 +26,7 @@ from training_workload import BOS, END, PAD, Layout
 
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
-from regard.attention.positions import sinusoid
+from regard.layers import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import StepGraph

@@ -10,15 +10,26 @@ if TYPE_CHECKING:
     from regard.attention.core import attend, attention_scores, attention_weights
     from regard.attention.kinds import Kind, KindSettings
     from regard.attention.masks import Mask, Packed, Padded
-    from regard.attention.multi_head import Attention
-    from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D, grid_positions
+    from regard.attention.multi_head import Attention, Rotary, Rotary2D, grid_positions
     from regard.config import Settings
     from regard.data.text.tokenizer import Tokenizer, Vocabularies
     from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.interventions import ablate
     from regard.inspection.probe import probe
-    from regard.layers import AttentionUnit, DecoderBlock, EncoderBlock, FeedForward, ImageModel, Model, PatchEmbedding
+    from regard.layers import (
+        AttentionUnit,
+        DecoderBlock,
+        Diagonal,
+        EncoderBlock,
+        FeedForward,
+        ImageModel,
+        Learned,
+        Model,
+        PatchEmbedding,
+        Sinusoidal,
+        Sinusoidal2D,
+    )
     from regard.models.croco import CroCo, CroCoConfig
     from regard.models.nat import NATransformer, NATransformerConfig
     from regard.models.swin import Swin, SwinConfig
@@ -37,15 +48,15 @@ _NAMES = {
     "regard.attention.core": "attend attention_scores attention_weights",
     "regard.attention.kinds": "Kind KindSettings",
     "regard.attention.masks": "Mask Packed Padded",
-    "regard.attention.multi_head": "Attention",
-    "regard.attention.positions": "Diagonal Learned Rotary Rotary2D Sinusoidal Sinusoidal2D grid_positions",
+    "regard.attention.multi_head": "Attention Rotary Rotary2D grid_positions",
     "regard.config": "Settings",
     "regard.data.text.tokenizer": "Tokenizer Vocabularies",
     "regard.decoding.config": "NATSettings SearchSettings",
     "regard.errors": "UserError",
     "regard.inspection.interventions": "ablate",
     "regard.inspection.probe": "probe",
-    "regard.layers": "AttentionUnit DecoderBlock EncoderBlock FeedForward ImageModel Model PatchEmbedding",
+    "regard.layers": "AttentionUnit DecoderBlock Diagonal EncoderBlock FeedForward ImageModel Learned Model "
+    "PatchEmbedding Sinusoidal Sinusoidal2D",
     "regard.models.croco": "CroCo CroCoConfig",
     "regard.models.nat": "NATransformer NATransformerConfig",
     "regard.models.swin": "Swin SwinConfig",

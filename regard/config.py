@@ -1,14 +1,19 @@
-"""Base class of all settings, with error messages in one sentence, and types of settings."""
+"""Base class of all settings, with error messages in one sentence, types of settings, and YAML."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from regard.errors import UserError
+from regard.runtime import MAX_DEPTH, one_line
 
+MAX_YAML_BYTES, MAX_YAML_VALUES = 2**17, 2**14
+"""Size of a recipe, and number of its values after aliases have been expanded."""
 MAX_QUOTED = 200
 """Characters of a key or value in an error message."""
 
@@ -131,3 +136,72 @@ SideLength = Annotated[int, Field(gt=0, le=2**16)]
 """Height or width in pixels, bounded so that damaged files cannot ask for unlimited memory."""
 Size = Annotated[tuple[SideLength, SideLength], BeforeValidator(_as_pair)]
 """Height and width in pixels or patches; one number stands for both."""
+
+
+# YAML of limited size and depth
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML without dates, which are strings, and with 3e-4 as a number, which YAML 1.1 reads as a string.
+
+    Raises:
+        ValueError: It is invalid, or exceeds the limits of this module.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise ValueError(f"longer than {MAX_YAML_BYTES:,} characters")
+    try:
+        return yaml.load(text, _YamlLoader)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = one_line(getattr(error, "problem", None) or error)
+        raise ValueError(problem if mark is None else f"line {mark.line + 1}: {problem}") from None
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """Safe loader that limits what aliases expand to, and reports invalid values with their line."""
+
+    def get_single_node(self) -> Any:
+        root = super().get_single_node()
+        level, values = [root], 0
+        for _ in range(MAX_DEPTH):
+            values += sum(len(node.value) for node in level if isinstance(node, yaml.CollectionNode))
+            if values > MAX_YAML_VALUES:
+                raise yaml.MarkedYAMLError(problem=f"more than {MAX_YAML_VALUES:,} values, aliases included")
+            level = [child for node in level for child in _children(node)]
+            if not level:
+                return root
+        raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep")
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{str(node.value)[:40]!r} is not a valid value of type {kind}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+
+
+# The types of JSON: no dates, binary data or sets.
+_YamlLoader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
+}
+_YamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# Possessive quantifiers: without them, a long row of digits takes quadratic time.
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:(?:\d[\d_]*+(?:\.[\d_]*+)?|\.\d++)[eE][-+]?\d++|\d[\d_]*+\.[\d_]*+)\Z"),
+    list("-+0123456789."),
+)
+
+
+def _children(node: Any) -> Sequence[Any]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else ()

@@ -1,4 +1,4 @@
-"""Building blocks of models: base classes, feed-forward layers, encoder and decoder blocks, patch embeddings.
+"""Building blocks of models: base classes, position encodings, feed-forward layers, blocks, patch embeddings.
 
 Shapes: B batch, T tokens, S source tokens, W width. A packed batch is a single row (B = 1) holding all tokens.
 """
@@ -51,6 +51,149 @@ class Model(nn.Module):
         annotations = (inspect.get_annotations(base, eval_str=True) for base in cls.__mro__ if issubclass(base, Model))
         config: type[Settings] = next(found["config"] for found in annotations if "config" in found)
         return config
+
+
+# Position encodings, which are added to embeddings
+#
+# They map positions (B, T) to (B, T, width). A position on a grid is a pair (y, x).
+
+
+class Sinusoidal(nn.Module):
+    """Sinusoidal encoding of "Attention Is All You Need", for sequences of any length.
+
+    Args:
+        width: Width of the embedding.
+        order: "interleaved" alternates sines and cosines, as the paper does; "halves" puts all sines first.
+    """
+
+    def __init__(self, width: int, order: Literal["interleaved", "halves"] = "interleaved") -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"sinusoidal positions need an even width, not {width}")
+        self.width, self.order = width, order
+        self.table: Tensor
+        self.register_buffer("table", sinusoid(torch.arange(256), width, order), persistent=False)
+        # Captured CUDA graphs read the table at its address, so tables that were replaced by longer ones are kept.
+        self._outgrown: dict[int, Tensor] = {}
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, order={self.order}"
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the encoding of each position, (B, T) to (B, T, width); all positions are below `longest`."""
+        return self.up_to(longest)[positions]
+
+    def up_to(self, longest: int) -> Tensor:
+        """Return a table of at least `longest` positions, (positions, width)."""
+        if longest > len(self.table):
+            self._outgrown[len(self.table)] = self.table
+            positions = torch.arange(max(longest, 2 * len(self.table)), device=self.table.device)
+            self.table = sinusoid(positions, self.width, self.order).to(self.table.dtype)
+        return self.table
+
+
+def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tensor:
+    """Compute PE(p, 2i) = sin(p / 10000^(2i/width)) and PE(p, 2i+1) = cos(...), in float64 for large positions."""
+    frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
+    angle = positions[..., None].double() * frequency
+    pair = (angle.sin(), angle.cos())
+    table = torch.stack(pair, -1).flatten(-2) if order == "interleaved" else torch.cat(pair, -1)
+    return table.float()
+
+
+class Sinusoidal2D(nn.Module):
+    """Sinusoidal encoding on a grid of any size: the first half of the features encodes x, the second half y."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width % 4:
+            raise ValueError(f"sinusoidal positions on a grid need a width divisible by 4, not {width}")
+        self.axis = Sinusoidal(width // 2, "halves")
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the encoding of each (y, x), (..., 2) to (..., width); all coordinates are below `longest`."""
+        y, x = positions.unbind(-1)
+        return torch.cat((self.axis(x, longest), self.axis(y, longest)), -1)
+
+
+class Learned(nn.Module):
+    """A learned vector for each position up to a maximum length."""
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, width))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the encoding of each position, (B, T) to (B, T, width).
+
+        Raises:
+            UserError: The sequence is longer than the maximum length.
+        """
+        if longest > len(self.weight):
+            raise UserError(
+                f"a sequence of {longest} tokens is longer than this model's {len(self.weight)} learned positions; "
+                "split it, or train a model with sinusoidal or rotary positions"
+            )
+        return self.weight[positions]
+
+
+class Diagonal(nn.Module):
+    """Diagonal encoding for teaching: position p is the p-th unit vector, or p times this vector.
+
+    In contrast to `Sinusoidal` it supports only `width` positions. All pairs of unit vectors are equally distant;
+    scaled vectors grow with the position, and position 0 is the zero vector.
+
+    Args:
+        width: Width of the embedding, and number of positions.
+        scaled: Whether the vector of position p is multiplied by p.
+    """
+
+    def __init__(self, width: int, scaled: bool = False) -> None:
+        super().__init__()
+        self.table: Tensor
+        diagonal = torch.arange(width, dtype=torch.float32) if scaled else torch.ones(width)
+        self.register_buffer("table", diagonal.diag(), persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.table)}, scaled={bool(self.table[0, 0] == 0)}"
+
+    def forward(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the encoding of each position, (B, T) to (B, T, width); all positions are below `longest`."""
+        return self.up_to(longest)[positions]
+
+    def up_to(self, longest: int) -> Tensor:
+        """Return the table of all positions, (width, width).
+
+        Raises:
+            UserError: The sequence is longer than the width.
+        """
+        width = len(self.table)
+        if longest > width:
+            raise UserError(f"the diagonal encoding of width {width} ends at {width} positions, not {longest}")
+        return self.table
+
+
+def resize_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool = True) -> Tensor:
+    """Resize the learned positions of a grid by bicubic interpolation.
+
+    Args:
+        table: Positions in row-major order, (rows · columns, width).
+        old: Rows and columns of the table.
+        new: Rows and columns of the result.
+        antialias: Whether to smooth when the grid becomes smaller, as timm does.
+    """
+    if old == new:
+        return table
+    image = table.float().view(1, *old, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(image, new, mode="bicubic", align_corners=False, antialias=antialias)
+    return resized.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)
+
+
+# Blocks
 
 
 class FeedForward(nn.Module):

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from regard import files
+from regard import runtime
+from regard.config import parse_yaml
 from regard.errors import MAX_MESSAGE, UserError
-from regard.files import (
+from regard.runtime import (
     MissingFileError,
     check_regular,
     describe_file,
     is_unchanged,
     open_regular,
     parse_json,
-    parse_yaml,
     read_bytes,
     read_json,
     read_raw_lines,
@@ -109,7 +109,7 @@ def test_line_breaks_are_normalised_and_invalid_bytes_located(tmp_path: Path) ->
 
 
 def test_long_lines_are_rejected_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 4)
+    monkeypatch.setattr(runtime, "MAX_LINE_BYTES", 4)
     assert list(read_raw_lines(io.BytesIO(b"abc\n\nd"), "input")) == [b"abc\n", b"\n", b"d"]
     with pytest.raises(UserError, match="input, line 2: longer than"):
         list(read_raw_lines(io.BytesIO(b"abc\nabcd\n"), "input"))
@@ -124,9 +124,9 @@ def nested(depth: int) -> str:
 
 def test_json_is_parsed_up_to_a_depth() -> None:
     assert parse_json('{"a": [1, null, 1.5, "é"]}') == {"a": [1, None, 1.5, "é"]}
-    parse_json(nested(files.MAX_DEPTH))
+    parse_json(nested(runtime.MAX_DEPTH))
     with pytest.raises(ValueError, match="nested more than 64 levels deep"):
-        parse_json(nested(files.MAX_DEPTH + 2))
+        parse_json(nested(runtime.MAX_DEPTH + 2))
     with pytest.raises(ValueError, match="nested"):
         parse_json(nested(200_000))
 

@@ -16,22 +16,21 @@ ALLOWED: dict[str, set[str]] = {
     package: set(others.split())
     for package, others in {
         "errors": "",
-        "files": "errors",
-        "config": "errors",
+        "config": "runtime errors",
         "registry": "errors",
         "runtime": "errors",
         "ops": "errors",
         "attention": "ops registry errors config",
         "layers": "attention ops registry errors config",
-        "models": "layers attention ops registry files errors config",
-        "data": "runtime files errors config",
+        "models": "layers attention ops registry runtime errors config",
+        "data": "runtime errors config",
         "decoding": "models layers attention ops errors config",
-        "inspection": "models attention runtime errors",
-        "pipelines": "decoding data models attention ops runtime files errors config",
-        "evaluation": "pipelines inspection decoding data models layers attention runtime files errors config",
-        "interop": "pipelines decoding data models layers attention runtime files errors config",
+        "inspection": "models layers attention runtime errors",
+        "pipelines": "decoding data models attention ops runtime errors config",
+        "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
+        "interop": "pipelines decoding data models layers attention runtime errors config",
         "training": "interop evaluation pipelines inspection decoding data models layers attention ops registry "
-        "runtime files errors config",
+        "runtime errors config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}

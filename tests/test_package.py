@@ -19,11 +19,13 @@ import typer
 import yaml
 
 import regard
+import regard.serving.app  # imported here, so that the tests of the reference take little time
 from regard.cli import app
 from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.training.tasks.registry import load_recipe
 from tests.extensions import extensions as extensions
+from tools.reference_pages import PAGES as REFERENCE_PAGES
 
 HOME = Path(regard.__file__).parent
 README, DOCS = HOME.parent / "README.md", HOME.parent / "docs"
@@ -393,6 +395,24 @@ def test_tables_agree_with_the_results_of_benchmarks() -> None:
     script = HOME.parent / "benchmarks" / "tables.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", REFERENCE_PAGES)
+def test_generated_page_is_current(name: str) -> None:
+    text = (DOCS / "reference" / name).read_text("utf-8")
+    assert text == REFERENCE_PAGES[name](), "run python tools/reference_pages.py"
+
+
+def test_ranges_are_stated() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text("utf-8")
+    for row in (
+        "| `beam` | `null` | integer ≥ 1, ≤ 1,000 | beam width, 5 by default; 1 is greedy search |",
+        "| `glancing_ratio` | `[0.5, 0.3]` | [number ≥ 0, < 1, number ≥ 0, < 1] |",
+        "| `layers` | `[2, 2, 6, 2]` | list of length ≥ 1, ≤ 8 of integer > 0, ≤ 1,000 |",
+        '| `schedule` | `"cosine"` | `noam`, `inverse-sqrt`, `cosine`, `constant` |',
+    ):
+        assert row in text
+    assert "| `api_key` | string of length ≤ 400 |" in (DOCS / "reference" / "http.md").read_text("utf-8")
 
 
 def test_reference_documents_every_public_name_with_an_example() -> None:

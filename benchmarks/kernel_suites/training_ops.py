@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from training_workload import make_one
 
-from regard.attention.positions import sinusoid
+from regard.layers import sinusoid
 from regard.ops import add_norm, cross_entropy, embedding
 from regard.ops import linear_backward as backward
 from regard.ops.linear_backward import MatmulTile, matmul

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.positions import Rotary2D, grid_positions
+from regard.attention.multi_head import Rotary2D, grid_positions
 from regard.ops import norm_gelu, rotary
 
 from .bench import Bench, Row, relative_error

@@ -6,14 +6,14 @@ Shapes: B batch, T query tokens, S source tokens, H heads, D head width, W = H Â
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention import linear, local, routing  # noqa: F401 -- registers the kinds
 from regard.attention.kinds import Cache, Full, KeyValues, Kind
 from regard.attention.masks import Mask
-from regard.attention.positions import Rotary, Rotary2D
 from regard.ops import dispatch
 from regard.ops.dispatch import list_modules
 from regard.ops.dropout import Dropout
@@ -243,3 +243,76 @@ def _set_attribute(name: str, values: Mapping[Attention, object]) -> Iterator[No
     finally:
         for attention, value in previous.items():
             setattr(attention, name, value)
+
+
+# Rotary embeddings of q and k
+#
+# They take explicit integer positions, so packed rows, cached steps and image patches need no special treatment. A
+# position on a grid is a pair (y, x).
+
+
+class Rotary(nn.Module):
+    """Rotary embedding (RoPE): rotate each pair of features by an angle proportional to the position.
+
+    The product of a rotated query and a rotated key depends only on the distance between them. Feature i is paired with
+    feature i + D/2.
+    """
+
+    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if head_width % 2:
+            raise ValueError(f"rotary positions need an even head width, not {head_width}")
+        self.head_width, self.base = head_width, base
+        self.frequency: Tensor
+        self.register_buffer("frequency", self._frequency(), persistent=False)
+
+    def _frequency(self, device: torch.device | None = None) -> Tensor:
+        exponent = -torch.arange(0, self.head_width, 2, dtype=torch.float64, device=device) / self.head_width
+        return (self.base**exponent).float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Keep the frequencies in float32 when the model is converted: half precision is too coarse for the angles."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.frequency = self._frequency(self.frequency.device)
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.head_width}, base={self.base:g}"
+
+    def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
+        """Rotate q or k, (B, H, T, D); positions are (B, T) or (1, T)."""
+        return _rotate(x_BHTD, positions[:, None, :, None].float() * self.frequency)
+
+
+class Rotary2D(nn.Module):
+    """Rotary embedding on a grid: the first half of each head is rotated by y, the second half by x."""
+
+    def __init__(self, head_width: int, base: float = 100.0) -> None:
+        super().__init__()
+        if head_width % 4:
+            raise ValueError(f"rotary positions on a grid need a head width divisible by 4, not {head_width}")
+        self.axis = Rotary(head_width // 2, base)
+
+    @property
+    def frequency(self) -> Tensor:
+        """Frequencies of either axis, (D/4,)."""
+        return self.axis.frequency
+
+    def forward(self, x_BHTD: Tensor, positions: Tensor) -> Tensor:
+        """Rotate q or k, (B, H, T, D); positions are (B, T, 2) or (1, T, 2), each (y, x)."""
+        angle = positions[:, None, :, :, None].float() * self.axis.frequency
+        by_axis = x_BHTD.reshape(*x_BHTD.shape[:-1], 2, -1)
+        return _rotate(by_axis, angle).flatten(-2)
+
+
+def _rotate(x: Tensor, angle: Tensor) -> Tensor:
+    """Rotate features i and i + D/2 of the last dimension by angle i."""
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def grid_positions(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
+    """Return the (y, x) of every cell of a grid in row-major order, (rows Â· columns, 2)."""
+    y, x = torch.arange(rows, device=device), torch.arange(columns, device=device)
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), -1).flatten(0, 1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.attention.core import attend, attention_scores
 from regard.attention.kinds import Kind
 from regard.attention.masks import Mask
-from regard.attention.positions import grid_positions
+from regard.attention.multi_head import grid_positions
 
 
 class Relative(nn.Module, Kind):

@@ -3,8 +3,10 @@
 import errno
 import logging
 import sys
+from collections.abc import Callable
+from functools import wraps
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -20,12 +22,13 @@ from regard.cli.import_ import import_
 from regard.cli.key import key
 from regard.cli.look import look
 from regard.cli.new import new
-from regard.cli.options import add_import_option
+from regard.cli.options import add_options
 from regard.cli.plot import plot
 from regard.cli.serve import serve
 from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.errors import UserError
+from regard.registry import import_extensions
 
 app = typer.Typer(
     name="regard",
@@ -38,6 +41,29 @@ COMMANDS = (
 )
 WITHOUT_MODELS = (demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""
+
+Extensions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE",
+        help="file with models, attention kinds, objectives or tasks of your own; repeatable",
+    ),
+]
+
+
+def add_import_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: add --import, whose files and packages are imported before the command runs."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        if extensions := values.pop("extensions"):
+            import_extensions(extensions)
+        command(**values)
+
+    return add_options(run, command, {"extensions": Extensions})
+
+
 for command in COMMANDS:
     app.command()(command if command in WITHOUT_MODELS else add_import_option(command))
 app.command("import")(import_)

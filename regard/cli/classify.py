@@ -15,7 +15,7 @@ import typer
 
 from regard.cli.options import Device, Images, Run, check_file_name
 from regard.errors import UserError
-from regard.runtime import choose_device, replace_text_file
+from regard.runtime import choose_device, read_raw_lines, replace_text_file
 
 if TYPE_CHECKING:
     from regard.pipelines.classifier import FileResult, Ranking, Vector
@@ -76,8 +76,6 @@ def image_arguments(images: Sequence[str] | None) -> list[str]:
     """Return the command-line arguments, or the lines of standard input if there are none."""
     if images:
         return list(images)
-    from regard.files import read_raw_lines
-
     lines = read_raw_lines(sys.stdin.buffer, "standard input")
     return [os.fsdecode(line).rstrip("\r\n") for line in lines if line.strip()]
 

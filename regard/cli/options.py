@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from regard.errors import UserError
-from regard.registry import import_extensions
-from regard.runtime import Interrupted, Interruptions, LineProgress
+from regard.runtime import Interrupted, Interruptions, LineProgress, read_raw_lines
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
@@ -50,14 +49,6 @@ SearchOverrides = Annotated[
         metavar="KEY=VALUE",
         help="any other search setting: coverage, stop, min_length, max_length, max_ratio, max_extra, "
         "no_repeat, groups, diversity, rerank; may be repeated",
-    ),
-]
-Extensions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE",
-        help="file with models, attention kinds, objectives or tasks of your own; repeatable",
     ),
 ]
 Images = Annotated[
@@ -117,24 +108,12 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
             overrides = flags.pop("search")
             command(**values, search=SearchOptions(flags, overrides))
 
-        return _add_options(run, command, options)
+        return add_options(run, command, options)
 
     return decorate
 
 
-def add_import_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: add --import, whose files and packages are imported before the command runs."""
-
-    @wraps(command)
-    def run(**values: Any) -> None:
-        if extensions := values.pop("extensions"):
-            import_extensions(extensions)
-        command(**values)
-
-    return _add_options(run, command, {"extensions": Extensions})
-
-
-def _add_options(
+def add_options(
     run: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
 ) -> Callable[..., None]:
     """Give `run` the parameters of `command` and the options, which replace parameters of the same name."""
@@ -198,7 +177,6 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
     A file is read once in advance to count the lines, so that an unreadable line is reported before hours of work.
     """
     from regard.data.text.readers import read_stream
-    from regard.files import read_raw_lines
     from regard.pipelines.translate_files import read_texts
 
     if source is None:

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
+from regard.attention.multi_head import Rotary, Rotary2D
+from regard.layers import Diagonal, Learned, Sinusoidal, Sinusoidal2D
 
 ENCODINGS = (Sinusoidal, Sinusoidal2D, Learned, Diagonal, Rotary, Rotary2D)
 Floats = npt.NDArray[np.floating]

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import describe_file
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
 from regard.models.folder import FOREIGN_CONFIG, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.pipelines.external import CTranslate2Generator, engine_files
 from regard.pipelines.translator import Translator, is_exported
-from regard.runtime import import_optional
+from regard.runtime import describe_file, import_optional
 
 POSITIONS = 2048
 """Positions of an exported sinusoidal table, which is unlimited in regard. The engine rejects longer sentences."""

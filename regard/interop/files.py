@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import files
+from regard import runtime
 from regard.errors import UserError
-from regard.files import MissingFileError, check_regular, one_line
 from regard.models.folder import read_safetensors
+from regard.runtime import MissingFileError, check_regular, one_line
 
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -23,7 +23,7 @@ MAX_SHARING = 8
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that contains an object."""
-    content = files.read_json(path)
+    content = runtime.read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: contains {type(content).__name__}, not an object")
     return content

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.attention.positions import sinusoid
 from regard.errors import UserError
 from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors, rename_keys
+from regard.layers import sinusoid
 from regard.models.transformer import EncoderDecoderConfig, TransformerConfig
 
 EPS = 1e-5

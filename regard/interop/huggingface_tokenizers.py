@@ -17,9 +17,8 @@ from regard.data.text.tokenizer import (
 )
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
-from regard.files import MissingFileError, one_line, read_bytes, read_text
 from regard.interop.files import read_json, read_optional_json, write_json
-from regard.runtime import import_optional
+from regard.runtime import MissingFileError, import_optional, one_line, read_bytes, read_text
 
 FAST_TOKENIZER, WORDPIECE_VOCABULARY, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 MARIAN_SOURCE, MARIAN_TARGET = "source.spm", "target.spm"

@@ -11,7 +11,6 @@ from torch import Tensor
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError, prefix_errors
-from regard.files import read_text
 from regard.interop.files import read_folder, read_json, read_optional_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
@@ -37,6 +36,7 @@ from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import IMAGES
 from regard.pipelines.embedder import Embedder
 from regard.pipelines.translator import Translator
+from regard.runtime import read_text
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
 """Files of sentence-transformers."""

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
-from regard.attention.positions import Learned
 from regard.config import Settings
-from regard.layers import Activation, EncoderBlock, FeedForward, Model
+from regard.layers import Activation, EncoderBlock, FeedForward, Learned, Model
 from regard.models.transformer import token_positions
 from regard.ops.dropout import Dropout
 

@@ -15,8 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions
+from regard.attention.multi_head import Attention, Rotary2D, grid_positions
 from regard.config import Settings
 from regard.layers import (
     DecoderBlock,
@@ -24,6 +23,7 @@ from regard.layers import (
     FeedForward,
     Model,
     PatchEmbedding,
+    Sinusoidal2D,
     drop_path_rates,
     gather_tokens,
     patchify,

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.files import MissingFileError, check_regular, one_line, read_json, report_unreadable
 from regard.layers import InputType, Model
 from regard.models.bert import Bert
 from regard.models.croco import CroCo
@@ -27,6 +26,7 @@ from regard.models.swin import Swin
 from regard.models.transformer import Transformer
 from regard.models.vit import ViT
 from regard.registry import EXTENSIONS, check_extensions, find_extensions, name_of_settings, register
+from regard.runtime import MissingFileError, check_regular, one_line, read_json, report_unreadable
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOREIGN_CONFIG = "regard.json"

@@ -19,8 +19,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention
-from regard.attention.positions import grid_positions
+from regard.attention.multi_head import Attention, grid_positions
 from regard.attention.relative import Relative
 from regard.config import Settings, Size
 from regard.layers import FeedForward, ImageModel, PatchEmbedding, ResidualBlock, drop_path_rates, make_head

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues
 from regard.attention.masks import Layout, Mask, Padded
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
+from regard.attention.multi_head import Attention, Rotary
 from regard.config import Settings
-from regard.layers import Activation, DecoderBlock, EncoderBlock, FeedForward, Model
+from regard.layers import Activation, DecoderBlock, Diagonal, EncoderBlock, FeedForward, Learned, Model, Sinusoidal
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
 from regard.ops.embedding import embed_or_cut_off

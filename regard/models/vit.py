@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, FullSettings
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary2D, Sinusoidal2D, grid_positions, resize_grid
+from regard.attention.multi_head import Attention, Rotary2D, grid_positions
 from regard.config import Settings, Size
 from regard.errors import UserError
 from regard.layers import (
@@ -26,10 +25,12 @@ from regard.layers import (
     ImageEmbedding,
     ImageModel,
     PatchEmbedding,
+    Sinusoidal2D,
     check_image_size,
     drop_path_rates,
     gather_tokens,
     make_head,
+    resize_grid,
 )
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout

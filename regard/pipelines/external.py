@@ -14,8 +14,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.files import is_unchanged, one_line
-from regard.runtime import import_optional
+from regard.runtime import import_optional, is_unchanged, one_line
 
 Tokens = Sequence[int]
 UNSUPPORTED = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", "min_length")

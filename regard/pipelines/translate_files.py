@@ -22,11 +22,10 @@ from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
-from regard.files import open_regular
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import WINDOW, Translator
-from regard.runtime import Interruptions
+from regard.runtime import Interruptions, open_regular
 
 Form = Literal["text", "n-best", "json"]
 SEPARATOR = " ||| "

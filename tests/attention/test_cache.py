@@ -5,8 +5,7 @@ from torch import Tensor
 from regard.attention.kinds import Cache, Full, KVCache
 from regard.attention.local import Local
 from regard.attention.masks import Mask
-from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.attention.positions import Rotary
+from regard.attention.multi_head import Attention, Rotary, use_qkv_hook
 
 B, W = 3, 16
 

@@ -4,8 +4,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import Full, KeyValues
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary, Rotary2D
+from regard.attention.multi_head import Attention, Rotary, Rotary2D
 from regard.layers import AttentionUnit
 
 B, T, S, W = 3, 6, 5, 16

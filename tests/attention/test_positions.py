@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
+from regard.attention.multi_head import Rotary, Rotary2D
 from regard.errors import UserError
+from regard.layers import Diagonal, Learned, Sinusoidal, Sinusoidal2D
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -14,7 +14,7 @@ import torch
 from benchmarks import croco, croco_evaluation
 from benchmarks.croco_scores import CompletionScores, LabelledPairs
 from benchmarks.stereo import StereoPair
-from regard.attention.positions import grid_positions
+from regard.attention.multi_head import grid_positions
 from regard.models.croco import CroCo, CroCoConfig
 from regard.training.tasks.croco import CroCoRecipe
 from regard.training.tasks.registry import load_recipe

@@ -246,3 +246,18 @@ def test_plots_are_saved_in_a_new_folder(tmp_path: Path) -> None:
             assert image.format == "PNG"
     with pytest.raises(UserError, match=r"confusion.png: cannot be written to \(File exists\)"):
         save_plots(scores, paths[0])
+
+
+def test_plots_are_large_enough_for_their_names() -> None:
+    def size(number: int) -> tuple[float, ...]:
+        scores = score(np.eye(number), np.arange(number), tuple(map(str, range(number))))
+        return tuple(draw_confusion(scores).get_size_inches())
+
+    assert [size(number) for number in (5, 10, 90)] == [pytest.approx((side + 1.5, side)) for side in (4.5, 6.5, 16.0)]
+    figure = draw_reliability(score(PROBABILITIES, LABELS, CLASSES))
+    assert tuple(figure.get_size_inches()) == (5.5, 6.5)
+    upper, lower = figure.axes
+    assert upper.get_subplotspec().get_gridspec().get_height_ratios() == (3, 1)
+    assert not any(axes.spines[side].get_visible() for axes in (upper, lower) for side in ("top", "right"))
+    assert upper.lines[0].get_linestyle() == "None"
+    assert upper.patches[0].get_x() == pytest.approx(7 / 15)  # a bar begins where its bin begins

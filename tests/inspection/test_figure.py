@@ -114,3 +114,24 @@ def test_long_sentences_and_negative_weights_are_drawn(tmp_path: Path) -> None:
     save_scene(long, tmp_path / "look.png")
     assert (tmp_path / "look.png").stat().st_size
     assert views[0].entropy is None
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_height_has_a_part_for_the_alignment_and_one_for_each_layer_of_a_group(layers: int) -> None:
+    figure = draw_figure(make_scene("abc", layers))
+    alignment, labels = 1.5 + 1.6, {"source": 4 * 0.07, "decoder_input": 3 * 0.07}
+    heights = [labels[name] + 1.15 * layers + 0.45 for name in ("source", "decoder_input", "source")]
+    width, height = figure.get_size_inches()
+    assert (width, height) == (7, pytest.approx(alignment + sum(heights)))
+    ratios = figure.subfigs[0]._subplotspec.get_gridspec().get_height_ratios()
+    assert ratios == pytest.approx([alignment, *heights], abs=0.08)
+
+
+def test_all_labels_of_the_longest_labelled_axis_are_shown() -> None:
+    scene = make_scene()
+    for number in (MAX_LABELS, MAX_LABELS + 1):
+        scene.labels["source"] = ["x"] * number
+        (axes,) = draw_figure(scene).subfigs[0].axes
+        assert len(axes.get_xticklabels()) == (number if number == MAX_LABELS else 0)
+        for label in axes.get_xticklabels():
+            assert (label.get_rotation(), label.get_rotation_mode(), label.get_ha()) == (45, "anchor", "left")

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from regard.inspection import fonts
-from regard.inspection.fonts import DEFAULT, use_fonts
+from regard.inspection.fonts import DEFAULT, SHOWN, _find_characters, use_fonts
 from regard.inspection.output import save_scene
 from tests.inspection.scenes import make_scene
 
@@ -113,3 +113,38 @@ def test_level_of_the_font_logger_is_restored(installed: list[str], tmp_path: Pa
     before = logger.level
     draw(TEXT, tmp_path / "a.png")
     assert logger.level == before
+
+
+def test_only_the_first_missing_characters_are_shown(
+    installed: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    characters = "".join(map(chr, range(0x4E00, 0x4E00 + SHOWN + 1)))
+    with caplog.at_level(logging.WARNING):
+        draw(characters, tmp_path / "a.png")
+        draw(characters[:-1], tmp_path / "b.png")
+    assert f"contains {characters[:SHOWN]}…, so" in caplog.messages[0]
+    assert f"contains {characters[:SHOWN]}, so" in caplog.messages[1]
+
+
+def test_files_that_are_no_fonts_contain_no_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.ttf").write_bytes(b"no font")
+    assert _find_characters(str(tmp_path / "a.ttf"), {"a"}) == set()
+    assert _find_characters(str(tmp_path / "missing.ttf"), {"a"}) == set()
+
+
+def test_no_further_font_is_listed_when_no_character_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (make_font(tmp_path / f"{name}.ttf", "喜欢") for name in ("first", "second"))
+    listed: list[str] = []
+
+    def list_fonts() -> Iterator[tuple[str, str]]:
+        for path in (first, second):
+            listed.append(path)
+            yield Path(path).stem, path
+
+    monkeypatch.setattr(fonts, "_list_fonts", list_fonts)
+    fonts._find_fonts.cache_clear()
+    families, missing = fonts._find_fonts(frozenset("a 喜欢"))
+    fonts._find_fonts.cache_clear()
+    assert (families, missing) == ([fonts.DEFAULT, "first"], set())

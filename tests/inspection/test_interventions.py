@@ -12,7 +12,8 @@ import regard
 from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.inspection.interventions import scale_heads
+from regard.inspection.interventions import scale_heads, scale_scores, score_scale
+from regard.inspection.probe import find_attentions
 from regard.models.transformer import Transformer, TransformerConfig
 
 KINDS = ["full", {"kind": "local", "window": 2}, "linear", {"kind": "routing", "clusters": 2}]
@@ -152,3 +153,18 @@ def test_ablated_heads_receive_no_gradient(model: Transformer) -> None:
     gradient = model.get_submodule("decoder.0.cross").out.weight.grad
     assert (gradient[:, 8:] == 0).all()
     assert gradient[:, :8].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", [{"kind": "full"}, {"kind": "routing", "clusters": 2}], ids=str)
+@torch.no_grad()
+def test_scores_are_scaled_only_inside_the_block(kind: dict[str, object]) -> None:
+    size = {"width": 16, "heads": 2, "hidden": 24, "encoder_layers": 1, "decoder_layers": 1}
+    model = Transformer(TransformerConfig.base(13, **size, attention=kind)).eval()
+    attentions = list(find_attentions(model).values())
+    kinds = [attention.kind for attention in attentions]
+    with scale_scores(model, 3.0):
+        assert [score_scale(attention) for attention in attentions] == pytest.approx([3 * 8**-0.5] * len(attentions))
+    assert [attention.kind for attention in attentions] == kinds
+    assert [score_scale(attention) for attention in attentions] == pytest.approx([8**-0.5] * len(attentions))
+    with pytest.raises(UserError, match="sharpness: 0 must be greater than 0"), scale_scores(model, 0):
+        pass

@@ -160,3 +160,8 @@ def test_wrong_number_of_windows_is_rejected() -> None:
     windows = Swin(SwinConfig.mini(2)).windows((32, 32))["stages.0.blocks.0.attention"]
     with pytest.raises(ValueError, match="15 windows are not a multiple of the 16 windows"):
         windows_to_grid(random_weights(15, 2, 16, 16), windows)
+
+
+def test_weights_need_queries_and_keys() -> None:
+    with pytest.raises(ValueError, match=r"weights must have shape \(…, queries, keys\), not \(3,\)"):
+        entropy(np.ones(3))

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention.positions import Diagonal, Learned, Rotary, Rotary2D, Sinusoidal, Sinusoidal2D
+from regard.attention.multi_head import Rotary, Rotary2D
 from regard.errors import UserError
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
+from regard.layers import Diagonal, Learned, Sinusoidal, Sinusoidal2D
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig
 

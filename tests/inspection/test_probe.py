@@ -13,8 +13,7 @@ from regard.attention.kinds import Full
 from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.masks import Mask, Packed, Padded
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary
+from regard.attention.multi_head import Attention, Rotary
 from regard.attention.relative import Relative
 from regard.attention.routing import Routing
 from regard.errors import UserError

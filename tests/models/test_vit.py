@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention.positions import Sinusoidal2D, grid_positions
+from regard.attention.multi_head import grid_positions
 from regard.errors import UserError
 from regard.inspection.probe import probe
+from regard.layers import Sinusoidal2D
 from regard.models.vit import ViT, ViTConfig
 
 PARAMETERS = {

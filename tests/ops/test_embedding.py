@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from regard.attention.masks import Packed
-from regard.attention.positions import sinusoid
+from regard.layers import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import embedding as module

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.multi_head import Attention
-from regard.attention.positions import Rotary, Rotary2D, grid_positions
+from regard.attention.multi_head import Attention, Rotary, Rotary2D, grid_positions
 from regard.ops import dispatch
 from regard.ops.rotary import rotate_qkv
 

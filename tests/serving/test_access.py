@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.serving.access import network_of
+from regard.serving.access import _is_allowed, network_of
 from regard.serving.server import allowed_hosts
 
 
@@ -34,3 +34,24 @@ def test_local_names_are_checked_by_default_on_the_loopback_interface(
     address: str, hosts: list[str] | None, checked: object
 ) -> None:
     assert allowed_hosts(address, hosts) == checked
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("//localhost", True),
+        ("//LOCALHOST:5000", True),
+        ("//a.localhost.", True),
+        ("//127.1.2.3:80", True),
+        ("//[::1]:80", True),
+        ("//served.example:1", True),
+        ("//evil.example", False),
+        ("//notlocalhost", False),
+        ("//10.0.0.1", False),
+        ("//[", False),
+        ("//[::1", False),
+        ("//", False),
+    ],
+)
+def test_local_and_given_names_are_allowed(url: str, allowed: bool) -> None:
+    assert _is_allowed(url, {"served.example"}) is allowed

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ pytest.importorskip("libretranslatepy")
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
-from regard import Translator
+from regard import Translator, UserError
 from regard.serving.client import Client
 from tests.conftest import Command
 from tests.serving.server_process import ServerProcess
@@ -143,3 +144,30 @@ def test_stream_sends_sentences_separately(server: ServerProcess) -> None:
     with httpx.stream("POST", f"{server.url}/api/translate/stream", json=body, timeout=60) as response:
         events = [line for line in response.iter_lines() if line.startswith("data: ")]
     assert len(events) == len(LINES) + 1
+
+
+def test_a_continued_output_must_not_be_longer_than_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.cli.translate import translate_on_server
+
+    requested: list[list[str]] = []
+
+    class Uppercase:
+        def __init__(self, url: str, key: str | None) -> None:
+            pass
+
+        def choose_languages(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
+            return source, target
+
+        def translate(self, lines: Iterable[str], source: str, target: str) -> Iterator[str]:
+            requested.append(list(lines))
+            return (f"{source}-{target} {line.upper()}" for line in requested[-1])
+
+    monkeypatch.setattr("regard.serving.client.Client", Uppercase)
+    out = tmp_path / "out.txt"
+    out.write_text("A\nB\n")
+    with pytest.raises(UserError, match=f"{out} has more lines than the input, so it belongs to another input"):
+        translate_on_server("http://x", ["a"], 1, out, True, ("en", "zh"), False)
+    assert out.read_text() == "A\nB\n"
+    translate_on_server("http://x", ["a", "b", "c", "d"], 4, out, True, ("en", "zh"), False)
+    assert out.read_text() == "A\nB\nen-zh C\nen-zh D\n"
+    assert requested == [["c", "d"]]

@@ -269,3 +269,21 @@ def test_limit_of_open_files_is_raised_if_possible(
     monkeypatch.setattr(connections, "resource", resource)
     assert reserve_descriptors(1024) == possible
     assert resource.limits == (new_soft, hard)
+
+
+def test_nothing_is_dropped_if_only_requests_in_progress_fill_the_buffer() -> None:
+    async def main() -> list[bool]:
+        clients = Clients(buffer_bytes=100)
+        made = [clients.connect(COMPLETE) for _ in range(3)]
+        await asyncio.sleep(1)
+        clients.pool.limit_buffer()
+        return [transport.aborted for _, transport in made[:1]]
+
+    assert VirtualClock().run(main()) == [False]
+
+
+def test_number_of_connections_is_not_reduced_where_open_files_have_no_known_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "resource", None)
+    assert reserve_descriptors(1024) == 1024

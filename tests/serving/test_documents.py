@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.serving.documents import HtmlDocument
+from regard.serving.documents import Element, HtmlDocument, _render
 from regard.serving.messages import Alignment, Translation
 
 WORD = re.compile(r"\S+")
@@ -109,3 +109,19 @@ def test_malicious_markup_is_parsed_in_reasonable_time(unit: str) -> None:
 def test_line_breaks_in_markup_do_not_end_sentences() -> None:
     document = HtmlDocument("<p>one\n   two\nthree</p>", lambda sentence: True)
     assert document.sentences == [("one two three", False, False)]
+
+
+def test_every_space_before_an_element_stays_outside() -> None:
+    element = Element("<b>", 3, 8, "</b>", [])
+    assert _render([element], "one   two", 0, 9) == "one   <b>tw</b>o"
+    assert _render([element], "one  two", 0, 8) == "one  <b>two</b>"
+    assert _render([element], "one     ", 0, 8) == "one     <b></b>"
+
+
+def test_sentences_without_alignments_are_aligned_as_a_whole() -> None:
+    document = HtmlDocument("<p>one two. <b>three</b></p>", lambda sentence: True)
+    translations = [Translation("EINS ZWEI.", 0.0), Translation("DREI", 0.0)]
+    assert document.render(translations) == "<p>EINS ZWEI. <b>DREI</b></p>"
+    assert HtmlDocument("one <b>two</b>", lambda sentence: True).render([Translation("EINS ZWEI", 0.0)]) == (
+        "EINS ZWEI<b></b>"
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from tools.mutation import __main__ as command
 from tools.mutation import coverage_map, mutants, runner
-from tools.mutation.coverage_map import CoveringTest, find_covering
+from tools.mutation.coverage_map import CoveringTest, find_covering, find_related
 from tools.mutation.mutants import Mutant, MutantFinder, find_mutants, sample_mutants
 
 SOURCE = '''"""A docstring with 1 < 2."""
@@ -141,11 +141,18 @@ def test_covering_tests_are_found_after_lines_have_moved(project: Path) -> None:
     assert covered == {(4, "total"), (5, "total"), (9, "half")}
 
 
+def test_lines_that_no_test_runs_are_tested_by_those_of_the_same_file(project: Path) -> None:
+    tests = [covering_test("total", {"regard/sums.py": {2}}), covering_test("other", {"regard/rows.py": {5}})]
+    half = next(mutant for mutant in find_mutants("sums.py") if mutant.scope == "half")
+    assert find_covering(half, tests) == []
+    assert [test.name for test in find_related(half, tests)] == ["total"]
+
+
 def test_lines_that_run_at_import_are_covered_by_the_tests_of_importers(project: Path) -> None:
     tests = [covering_test("row", {"regard/rows.py": {5}, "regard/table.py": {2}}), covering_test("other", {})]
     (mutant,) = find_mutants("table.py")
     assert [test.name for test in find_covering(mutant, tests)] == ["row"]
-    documenting = covering_test(f"{coverage_map.DOCUMENTING}test_page", {"regard/rows.py": {5}})
+    documenting = covering_test(f"{coverage_map.DOCUMENTING}[a.md]", {"regard/rows.py": {5}})
     assert [test.name for test in find_covering(mutant, [*tests, documenting])] == [documenting.name, "row"]
 
 

@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 
 from regard.attention.masks import Packed
-from regard.attention.positions import Sinusoidal
 from regard.errors import UserError
+from regard.layers import Sinusoidal
 from regard.training import cuda_graph
 from regard.training.cuda_graph import StepGraph, signature_of, tensors_of, with_tensors
 from regard.training.loop import TrainingLoop

@@ -153,3 +153,22 @@ def test_run_in_progress_can_be_plotted(trained_run: Path, tmp_path: Path, comma
     text = (run / "log.jsonl").read_text(encoding="utf-8")
     (run / "log.jsonl").write_text(text[: len(text) // 2], encoding="utf-8")
     assert command("plot", run, "--out", tmp_path / "p.png").code == 0
+
+
+@pytest.mark.parametrize(("number", "height"), [(1, 3.7), (2, 3.7), (3, 6.6)])
+def test_figure_has_two_panels_in_a_row(number: int, height: float) -> None:
+    metrics = {"loss": 1.0, "lr": 0.1, "gradient_norm": 2.0}
+    kept = dict(list(metrics.items())[:number])
+    figure = draw(["a"], [[entry(1, **kept), entry(2, **kept)]], "step")
+    assert tuple(figure.get_size_inches()) == pytest.approx((11, height))
+    places = [axes.get_subplotspec() for axes in figure.axes]
+    assert [(place.rowspan.start, place.colspan.start) for place in places] == [(0, 0), (0, 1), (1, 0)][:number]
+
+
+def test_number_of_tokens_has_units_and_the_panel_says_what_it_counts() -> None:
+    log = [entry(1000 * step, loss=1.0) for step in (1, 2, 3)]
+    counted, timed = (draw(["a"], [log], x_axis).axes[0] for x_axis in ("tokens", "seconds"))
+    assert (counted.get_xlabel(), timed.get_xlabel()) == ("training tokens", "seconds")
+    assert counted.xaxis.get_major_formatter()(2000) == "2k"
+    assert timed.xaxis.get_major_formatter()(2000) != "2k"
+    assert not counted.spines["top"].get_visible() and not counted.spines["right"].get_visible()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from regard.attention.positions import Sinusoidal
+from regard.layers import Sinusoidal
 from regard.training.weight_average import WeightAverage
 
 

@@ -61,7 +61,8 @@ print("dot product of positions 3 and 4:", (diagonal[3] @ diagonal[4]).item(), "
 # 任何位置都有编码，训练时没见过的长度也不例外；而且相邻的位置彼此相似。左图里蓝色为正、红色为负；右边两张图里，颜色越深，两个位置的余弦相似度越大：
 
 # %%
-from regard.attention.positions import Diagonal, Learned, Rotary, Sinusoidal
+from regard.attention.multi_head import Rotary
+from regard.layers import Diagonal, Learned, Sinusoidal
 from regard.inspection.positions import similarity
 import matplotlib.pyplot as plt
 

@@ -20,7 +20,7 @@
 # %%
 import torch
 import regard
-from regard.attention.positions import Rotary2D
+from regard.attention.multi_head import Rotary2D
 from regard.layers import DecoderBlock, FeedForward
 
 torch.manual_seed(0)

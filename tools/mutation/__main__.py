@@ -96,7 +96,10 @@ def run(mutants: list[Mutant], tests: list[CoveringTest], path: Path, jobs: int,
     pending = [
         mutant for mutant in mutants if mutant.key not in results or (again and results[mutant.key].state != "killed")
     ]
-    covering = {mutant.key: coverage_map.find_covering(mutant, tests) for mutant in pending}  # before files change
+    covering = {  # before files change
+        mutant.key: coverage_map.find_covering(mutant, tests) or coverage_map.find_related(mutant, tests)
+        for mutant in pending
+    }
     failing: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()

@@ -27,7 +27,7 @@ from tools.mutation.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".mutation"
-DOCUMENTING = "tests/test_reference_pages.py::"
+DOCUMENTING = "tests/test_package.py::test_generated_page_is_current"
 """Tests that compare the defaults and limits of all settings, commands and requests with their documentation."""
 
 
@@ -168,6 +168,15 @@ def find_covering(mutant: Mutant, tests: list[CoveringTest]) -> list[CoveringTes
         if found := [test for test in tests if any(test.runs(name, lines) for name, lines in bodies.items())]:
             return [*documenting, *(test for test in found if test not in documenting)]
     return documenting
+
+
+def find_related(mutant: Mutant, tests: list[CoveringTest]) -> list[CoveringTest]:
+    """Return the tests that run a function of the file of a mutant whose own line no test of the map runs.
+
+    The recorder misses lines that run in a process which is killed, such as a worker.
+    """
+    lines = _list_function_lines(mutant.path)
+    return [test for test in tests if test.runs(mutant.path, lines)]
 
 
 def _is_known(path: str, lines: Iterable[int], tests: list[CoveringTest]) -> bool:

@@ -12,8 +12,7 @@ from typing import Any
 
 from regard.data.images.sources import FileSource, Listing, PackedImages, PackedSource, parse_split, split_of_file
 from regard.errors import UserError, prefix_errors
-from regard.files import check_regular, one_line, open_regular, parse_json, read_raw_lines
-from regard.runtime import import_optional
+from regard.runtime import check_regular, import_optional, one_line, open_regular, parse_json, read_raw_lines
 
 _IMAGE_COLUMN_LIST = "image img path file filename file_name filepath image_path bytes jpg png"
 IMAGE_COLUMNS = tuple(_IMAGE_COLUMN_LIST.split())

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from regard.data.text.languages import find_language
 from regard.errors import UserError, prefix_errors
-from regard.files import check_regular, one_line, parse_json, read_raw_lines, report_unreadable
-from regard.runtime import import_optional
+from regard.runtime import check_regular, import_optional, one_line, parse_json, read_raw_lines, report_unreadable
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")

@@ -21,8 +21,7 @@ from tokenizers import Regex, models, normalizers
 
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
-from regard.files import one_line, parse_json, read_text
-from regard.runtime import import_optional
+from regard.runtime import import_optional, one_line, parse_json, read_text
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""

@@ -7,7 +7,7 @@ import tokenizers
 
 from regard.data.text.tokenizer import check_subword_prefix
 from regard.errors import UserError
-from regard.files import one_line, read_text
+from regard.runtime import one_line, read_text
 
 
 class WordPieceTokenizer:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
-from regard.attention.positions import Sinusoidal
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
+from regard.layers import Sinusoidal
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer
 from regard.ops.dispatch import list_modules

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from regard.attention.positions import Learned, Rotary, Rotary2D, Sinusoidal2D
+from regard.attention.multi_head import Rotary, Rotary2D
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
+from regard.layers import Learned, Sinusoidal2D
 from regard.models.vit import ViT
 from regard.serving.views.packet import Array, Arrays, pack
 
