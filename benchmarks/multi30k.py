@@ -110,9 +110,8 @@ def run_configuration(arguments: argparse.Namespace) -> None:
     if "first" in CONFIGURATIONS[name]:
         train(data, out / "first", seed, [*changes, *CONFIGURATIONS[name]["first"], *arguments.changes])
         changes += [f"init.from={out / 'first'}", *CONFIGURATIONS[name]["then"]]
-    outcome = train(
-        data, out / "run", seed, [*changes, *arguments.changes], corpora=list_corpora(arguments.out, name, data)
-    )
+    corpora = list_corpora(arguments.out, name, data)
+    outcome = train(data, out / "run", seed, [*changes, *arguments.changes], corpora=corpora)
     device = choose_device("auto")
     translator = Translator.load(out / "run" / "best", device=device)
     valid = list(read_pairs(data / "val.en.gz", data / "val.de.gz"))
@@ -162,7 +161,7 @@ def text_file(data: Path, text: str, language: str) -> Path:
 
 
 def list_corpora(out: Path, name: str, data: Path) -> list[dict[str, Any]]:
-    """Return the corpora of a student: the original pairs and what the teachers wrote; none for other configurations."""
+    """Return the corpora of a student, the original pairs and those of the teachers; none for other configurations."""
     teachers = CONFIGURATIONS[name].get("teachers", {})
     corpora = [
         {

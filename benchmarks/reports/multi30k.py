@@ -40,7 +40,8 @@ def write_configurations(found: dict[str, Result]) -> str:
         "validation data:",
         table(HEADS, rows),
         f"Recipe `multi30k-en-de` with {shared} and the changes of the row; {signature}"
-        f"{cite(first, with_command=False)}; `python benchmarks/multi30k.py DATA OUT CONFIGURATION --seed 1 2 3 --test`.",
+        f"{cite(first, with_command=False)}; "
+        "`python benchmarks/multi30k.py DATA OUT CONFIGURATION --seed 1 2 3 --test`.",
     )
 
 
