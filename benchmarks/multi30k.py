@@ -112,10 +112,9 @@ def run_configuration(arguments: argparse.Namespace) -> None:
     if "first" in CONFIGURATIONS[name]:
         train(data, out / "first", seed, [*changes, *CONFIGURATIONS[name]["first"], *arguments.changes])
         changes += [f"init.from={out / 'first'}", *CONFIGURATIONS[name]["then"]]
-    if CONFIGURATIONS[name].get("teachers", {}).get("init"):
-        changes += [
-            f"init.from={arguments.out / run_name(CONFIGURATIONS[name]['teachers']['name'], seed, False) / 'run'}"
-        ]
+    teachers = CONFIGURATIONS[name].get("teachers", {})
+    if teachers.get("init"):
+        changes += [f"init.from={arguments.out / run_name(teachers['name'], seed, False) / 'run'}"]
     corpora = list_corpora(arguments.out, name, data)
     outcome = train(data, out / "run", seed, [*changes, *arguments.changes], corpora=corpora)
     device = choose_device("auto")

@@ -125,9 +125,7 @@ class SearchSettings(Settings):
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings as plain values, with defaults filled in."""
-        values = self.model_dump(mode="json") | {"beam": self.beam if self.mbr is not None else self.beam_width}
-        unused = ({"epsilon"} if self.epsilon is None else set()) | ({"mbr", "samples"} if self.mbr is None else set())
-        return {key: value for key, value in values.items() if key not in unused}
+        return self.model_dump(mode="json") | {"beam": self.beam_width if self.mbr is None else self.beam}
 
     def for_samples(self) -> Self:
         """Return the settings of the samples of MBR decoding."""

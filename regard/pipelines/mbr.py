@@ -80,7 +80,7 @@ def chrf_matrix(candidates: Sequence[str], references: Sequence[str]) -> Doubles
     symbols = [["".join(text.split()) for text in texts] for texts in (candidates, references)]
     precisions = np.zeros((len(candidates), len(references)))
     recalls, orders = precisions.copy(), precisions.copy()
-    for common, of_candidate, of_reference in match_ngrams(*symbols, CHRF_ORDER):
+    for common, of_candidate, of_reference in match_ngrams(symbols[0], symbols[1], CHRF_ORDER):
         counted = (of_candidate > 0)[:, None] & (of_reference > 0)  # an order that one side lacks is not counted
         precisions += np.where(counted, common / np.maximum(of_candidate, 1)[:, None], 0)
         recalls += np.where(counted, common / np.maximum(of_reference, 1), 0)
