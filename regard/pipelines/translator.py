@@ -609,7 +609,9 @@ def _constraints_of_texts(constraints: Constraints | Sequence[Constraints] | Non
     if constraints is None or isinstance(constraints, Constraints):
         return [constraints or Constraints()] * count
     if len(constraints) != count:
-        raise UserError(f"{len(constraints)} constraints for {count} texts; give one for all, or one for each text")
+        raise UserError(
+            f"constraints: the list has {len(constraints)}, but texts has {count}; give one for all, or one for each"
+        )
     return list(constraints)
 
 
