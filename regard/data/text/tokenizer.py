@@ -131,6 +131,11 @@ class Tokenizer:
         backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
         return Tokenizer(backend)
 
+    def find_token(self, token: str) -> int | None:
+        """Return the id of an added token; None if the text is not a single token."""
+        ids = self.encode_continuation(token)
+        return ids[0] if len(ids) == 1 else None
+
     def _check_new(self, token: str, others: Sequence[str]) -> str:
         """Return a new token in normal form; raise a `UserError` if it cannot be added to the vocabulary."""
         text, name = _normalise(token, f"the token {token!r}"), f"The new token {token!r}"
@@ -479,6 +484,10 @@ class Vocabularies:
         """Return vocabularies with additional tokens on both sides, which are never split."""
         source = self.source.with_tokens(tokens)
         return Vocabularies(source, source if self.joint else self.target.with_tokens(tokens))
+
+    def missing(self, tokens: Sequence[str]) -> list[str]:
+        """Return the tokens that the source vocabulary does not have."""
+        return [token for token in tokens if self.source.find_token(token) is None]
 
     def fingerprint(self) -> str:
         return f"{self.source.fingerprint()}-{self.target.fingerprint()}"
