@@ -169,13 +169,13 @@ def train_model(guidance: float, steps: int = 60) -> tuple[float, torch.Tensor]:
         optimizer.step()
     return loss.item(), weights.detach()
 
-figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.6))
+figure, axes = plt.subplots(1, 2, figsize=(7, 2.6))
 for axis, guidance in zip(axes, (0.0, 1.0), strict=True):
     loss, weights = train_model(guidance)
     share = weights.diagonal(dim1=-2, dim2=-1).mean()
     print(f"weight of the guidance {guidance}: loss {loss:.3f}, attention on the corresponding word {share:.2f}")
     axis.imshow(weights.mean(0)[0], cmap="Greys", vmin=0, vmax=1)
-    axis.set(title=f"weight of the guidance {guidance}", xlabel="source token", ylabel="target token")
+    axis.set(title=f"guidance {guidance}", xlabel="source token", ylabel="target token")
     axis.set(xticks=range(4), xticklabels=[*train[0][0].split(), "<eos>"], yticks=range(4), yticklabels=range(1, 5))
 
 # %% [markdown] lang="en"
