@@ -174,7 +174,7 @@ for axis, guidance in zip(axes, (0.0, 1.0), strict=True):
     loss, weights = train_model(guidance)
     share = weights.diagonal(dim1=-2, dim2=-1).mean()
     print(f"weight of the guidance {guidance}: loss {loss:.3f}, attention on the corresponding word {share:.2f}")
-    axis.imshow(weights.mean(0)[0], cmap="Greys", vmin=0, vmax=1)
+    axis.imshow(weights.mean(0)[0].numpy(), cmap="Greys", vmin=0, vmax=1)
     axis.set(title=f"guidance {guidance}", xlabel="source token", ylabel="target token")
     axis.set(xticks=range(4), xticklabels=[*train[0][0].split(), "<eos>"], yticks=range(4), yticklabels=range(1, 5))
 
