@@ -11,7 +11,20 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from reports import attention, croco, decoding, domain, headline, nat, serving, settings, training, translation, vision
+from reports import (
+    attention,
+    croco,
+    decoding,
+    domain,
+    headline,
+    multi30k,
+    nat,
+    serving,
+    settings,
+    training,
+    translation,
+    vision,
+)
 from reports.results import Writer, of, of_all
 
 from regard.models.swin import SwinConfig
@@ -20,7 +33,15 @@ from regard.models.vit import ViTConfig
 ROOT = Path(__file__).parent.parent
 TRANSLATION = of_all(["multi30k-captured-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
 HEADLINE = of_all(
-    ["multi30k-captured-seed*", "vision-mnist", "vision-cifar10", "training-gpu", "decoding-gpu", "engines"],
+    [
+        "multi30k-captured-seed*",
+        "multi30k/*",
+        "vision-mnist",
+        "vision-cifar10",
+        "training-gpu",
+        "decoding-gpu",
+        "engines",
+    ],
     headline.write_headline,
 )
 PAGES: dict[str, dict[str, Writer]] = {
@@ -61,7 +82,10 @@ PAGES: dict[str, dict[str, Writer]] = {
         "engines": of("engines", decoding.write_engines),
     },
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
-    "docs/objectives.md": {"effects": of("objectives", translation.write_objectives)},
+    "docs/objectives.md": {
+        "effects": of("objectives", translation.write_objectives),
+        "multi30k": of_all(["multi30k/*"], multi30k.write_configurations, otherwise=""),
+    },
     "docs/training-speed.md": {
         "recipe": TRANSLATION,
         "curves": of("training-curve", training.write_curves),

@@ -94,7 +94,7 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
     for name in TRANSLATORS[page].split():
         shutil.copytree(trained, folder / name if name == "RUN" else folder / "runs" / name)
     english, chinese = ((toy / f"train.{language}").read_text("utf-8") for language in ("en", "zh"))
-    for name in ("train", "val", "valid", "test", "legal", "mine", "sentences", "news"):
+    for name in ("train", "val", "valid", "test", "legal", "mine", "monolingual", "sentences", "news"):
         (folder / f"{name}.en").write_text(english, "utf-8")
         if name != "news":  # the output of a command
             (folder / f"{name}.de").write_text(chinese, "utf-8")

@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
-    from regard.pipelines.translate_files import RecordCount
+    from regard.pipelines.record_counts import RecordCount
     from regard.training.distillation import Corpus, Distillation
 
 
@@ -33,12 +33,15 @@ def distill(
     closest: Annotated[str | None, typer.Option(help="select the n-best translation closest by chrf or bleu")] = None,
     n_best: Annotated[int | None, typer.Option(help="translations for --closest; by default the beam size")] = None,
     keep_reference: Annotated[bool, typer.Option("--keep-reference", help="also write the original pair")] = False,
+    back_translate: Annotated[
+        bool, typer.Option("--back-translate", help="write the translations as sources and --src as targets")
+    ] = False,
     longest: Annotated[int, typer.Option(help="skip lines with more tokens")] = 256,
     others: options.Others = None,
     overrides: options.Overrides = None,
     device: options.Device = "auto",
 ) -> None:
-    """Translate a corpus with a trained model or an ensemble, as training data for a student (distillation)."""
+    """Translate a corpus with a trained model or an ensemble: training data for a student, or back-translation."""
     from regard.evaluation.system import fingerprint_model
     from regard.models.folder import find_model_folder
     from regard.pipelines.translate_files import AlignedRecordFiles
@@ -51,7 +54,14 @@ def distill(
     settings = search.settings(teacher, n_best=n_best)
     _check_choice(closest, settings.n_best)
     distillation = Distillation.parse(
-        {"search": settings, "closest": closest, "keep_reference": keep_reference, "longest": longest}, "options"
+        {
+            "search": settings,
+            "closest": closest,
+            "keep_reference": keep_reference,
+            "back_translate": back_translate,
+            "longest": longest,
+        },
+        "options",
     )
     paths = _choose_paths(out, out_src, out_tgt)
     for path in paths:
@@ -142,7 +152,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
 
 def _count_finished(paths: Sequence[Path], distillation: Distillation) -> list[RecordCount]:
     """Count the records of an interrupted command, which may have stopped before it created the second file."""
-    from regard.pipelines.translate_files import count_aligned
+    from regard.pipelines.record_counts import count_aligned
 
     for path in paths:
         path.touch()

@@ -1,7 +1,8 @@
 """Sequence-level distillation (Kim and Rush, 2016): train a student on a teacher's translations.
 
 The output has one line per line of the input corpus. Blank and overlong lines have an empty translation, which training
-skips.
+skips. Back-translation (Sennrich et al., 2016) is the same with a model of the opposite direction: the translations are
+the sources, and the lines of the corpus the targets.
 """
 
 import hashlib
@@ -37,6 +38,7 @@ class Distillation(Settings):
         None, description="choose the hypothesis closest to the reference instead of the most probable one"
     )
     keep_reference: bool = Field(False, description="write two pairs per line: the reference and the translation")
+    back_translate: bool = Field(False, description="write the translations as sources and the text as targets")
     longest: int = Field(256, gt=1, description="lines with more tokens, including END, are not translated")
 
     @property
@@ -101,8 +103,10 @@ def distill(
     translated = translate_items(teacher, lines, settings.search, split=False, done=done, on_progress=progress)
     for number, pair, found in translated:
         counts.unusual.add(number, found[0].warning)
-        distilled = Pair(pair.source, choose(pair, found))
-        write([pair, distilled] if settings.keep_reference else [distilled])
+        pairs = [Pair(pair.source, choose(pair, found))]
+        if settings.keep_reference:
+            pairs.insert(0, pair)
+        write([Pair(target, source) for source, target in pairs] if settings.back_translate else pairs)
     return counts
 
 

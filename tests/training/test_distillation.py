@@ -126,6 +126,19 @@ def test_reference_can_be_kept(corpus: list[Pair], trained_run: Path, tmp_path: 
     assert json.loads((tmp_path / "d.tsv.json").read_text(encoding="utf-8"))["pairs"] == 2 * LINES
 
 
+@pytest.mark.parametrize("options", [(), ("--temperature", 0.7, "--seed", 3)], ids=["greedy", "sampled"])
+def test_back_translations_are_sources(
+    options: tuple[object, ...], corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    words = ("distill", trained_run, "--src", tmp_path / "corpus.en", *(options or GREEDY), "--longest", 50)
+    assert command(*words, "--out", tmp_path / "forward.tsv").code == 0
+    assert command(*words, "--out", tmp_path / "back.tsv", "--back-translate").code == 0
+    pairs = list(read_parallel(tmp_path / "forward.tsv"))
+    assert list(read_parallel(tmp_path / "back.tsv")) == [Pair(pair.target, pair.source) for pair in pairs]
+    assert json.loads((tmp_path / "back.tsv.json").read_text(encoding="utf-8"))["settings"]["back_translate"]
+    assert [pair.source for pair in pairs] == [pair.source for pair in corpus]
+
+
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
 def test_hypothesis_closest_to_the_reference_can_be_chosen(
     metric: str, corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
@@ -182,7 +195,7 @@ def loaded_learned() -> Translator:
 # Going on
 
 
-@pytest.mark.parametrize("options", [(), ("--keep-reference",)], ids=["plain", "with references"])
+@pytest.mark.parametrize("options", [(), ("--keep-reference",), ("--back-translate",)])
 def test_resumed_output_is_byte_identical(
     options: tuple[str, ...], corpus: list[Pair], trained_run: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -26,13 +26,14 @@ class WordTypes:
         self.tokenizer = tokenizer
         self._numbers: dict[tuple[int, ...], int] = {(tokenizer.BOS,): 0, (tokenizer.EOS,): 1}
 
-    def index(self, texts: Sequence[str], bos: bool = False) -> RaggedArray:
-        """Return the numbers of the words of each text, between BOS, if wanted, and EOS."""
+    def index(self, texts: Sequence[str], prefix: Sequence[int] = ()) -> RaggedArray:
+        """Return the numbers of the words of each text, between tokens that are words of their own, and EOS."""
         numbers = self._numbers
+        first = [numbers.setdefault((token,), len(numbers)) for token in prefix]
         rows = (
             [numbers.setdefault(word, len(numbers)) for word in words] for words in self.tokenizer.encode_words(texts)
         )
-        return RaggedArray.of([[0, *row, 1] if bos else [*row, 1] for row in rows])
+        return RaggedArray.of([[*first, *row, 1] for row in rows])
 
     def segmentations(self, dropout: float) -> RaggedArray:
         """Return the segmentations of each word in turn; the first of them is without dropout."""

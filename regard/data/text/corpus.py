@@ -22,6 +22,7 @@ class Corpus:
     weight: float = 1.0  # how often an epoch contains a pair on average
     held_out: frozenset[int] = frozenset()  # indices of pairs that `pairs` and `records` omit
     reverse: bool = False  # whether `pairs` and `records` exchange source and target
+    tag: str = ""  # token before every source, which is not part of `pairs` and `records`
 
     @property
     def name(self) -> str:

@@ -45,12 +45,13 @@ def tokenise_corpus(
     max_tokens: int | None,
     skipped: SkippedPairs,
     words: tuple[WordTypes, WordTypes] | None = None,
+    tag: int | None = None,
 ) -> Iterator[ParallelTokens]:
     """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped.
 
-    With `words`, the chunks contain the numbers of the words too.
+    With `words`, the chunks contain the numbers of the words too. `tag` is a token before every source.
     """
-    records = iter(records)
+    records, prefix = iter(records), [] if tag is None else [tag]
     while chunk := list(islice(records, CHUNK)):
         sources: list[list[int]] = []
         targets: list[list[int]] = []
@@ -59,6 +60,7 @@ def tokenise_corpus(
         encoded_sources = source.encode_batch([record.pair.source for record in chunk])
         encoded_targets = target.encode_batch([record.pair.target for record in chunk])
         for record, s, t in zip(chunk, encoded_sources, encoded_targets, strict=True):
+            s = [*prefix, *s]
             if not record.pair.source.strip() or not record.pair.target.strip():
                 skipped.add(record, "an empty side", len(s), len(t))
             elif max_tokens is not None and max(len(s), len(t)) + 1 > max_tokens:
@@ -72,8 +74,8 @@ def tokenise_corpus(
         numbers = None
         if words is not None:
             numbers = (
-                words[0].index([pair.source for pair in kept]),
-                words[1].index([pair.target for pair in kept], True),
+                words[0].index([pair.source for pair in kept], prefix),
+                words[1].index([pair.target for pair in kept], [target.BOS]),
             )
         columns = RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links)
         yield ParallelTokens(*columns, (len(sources),), numbers)

@@ -93,7 +93,7 @@ def test_segmentations_have_the_probabilities_of_bpe_dropout(dropout: float) -> 
 
 def test_the_first_segmentation_is_that_of_the_tokenizer(tokenizer: Tokenizer) -> None:
     types = WordTypes(tokenizer)
-    words = rows_of(types.index([*TEXTS, "<tag> new\u00e9 w\u014drds <eos>"], bos=True))
+    words = rows_of(types.index([*TEXTS, "<tag> new\u00e9 w\u014drds <eos>"], [Tokenizer.BOS]))
     segmentations = rows_of(types.segmentations(0.9))
     for text, row in zip(TEXTS, words, strict=False):
         plain = [token for word in row for token in segmentations[word * SAMPLES]]
@@ -102,7 +102,7 @@ def test_the_first_segmentation_is_that_of_the_tokenizer(tokenizer: Tokenizer) -
 
 def test_dropout_keeps_the_text(tokenizer: Tokenizer) -> None:
     types = WordTypes(tokenizer)
-    ((_, *words, _),) = rows_of(types.index(["a <tag> banana bandana 4\u2603\u00e9"], bos=True))
+    ((_, *words, _),) = rows_of(types.index(["a <tag> banana bandana 4\u2603\u00e9"], [Tokenizer.BOS]))
     segmentations = rows_of(types.segmentations(0.5))
     for sample in range(SAMPLES):
         ids = [token for word in words for token in segmentations[word * SAMPLES + sample]]
@@ -111,7 +111,7 @@ def test_dropout_keeps_the_text(tokenizer: Tokenizer) -> None:
 
 def test_dropout_of_almost_one_spells_words(tokenizer: Tokenizer) -> None:
     types = WordTypes(tokenizer)
-    types.index(["banana"], bos=False)
+    types.index(["banana"])
     *_, last = rows_of(types.segmentations(1 - 1e-9))
     assert tokenizer.tokens(last) == list("▁banana")
 

@@ -91,6 +91,48 @@ def test_weights_determine_how_often_a_sentence_occurs_per_epoch(tmp_path: Path,
     assert [(first + second)[row] for row in range(40)] == [1] * 40  # one half each
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("both_directions", [False, True])
+def test_tag_is_one_token_before_the_sources_of_its_corpus(
+    tmp_path: Path, toy: Path, dropout: float, both_directions: bool
+) -> None:
+    corpora = [
+        {"source": str(write_tsv(tmp_path / "real.tsv", 0, 60))},
+        {"source": str(write_tsv(tmp_path / "back.tsv", 60, 90)), "tag": "<BT>", "weight": 0.5},
+    ]
+    valid = {"data__valid_source": str(toy / "train.en"), "data__valid_target": str(toy / "train.zh")}
+    changes = {"tokenizer__dropout": dropout, "data__both_directions": both_directions}
+    task = build_task(recipe_of(corpora, **valid, **changes), CPU, RecordingProgress())
+    vocabulary = task.translator.vocabularies.source
+    tag = vocabulary.find_token("<BT>")
+    assert tag is not None
+    assert tag == len(vocabulary) - 1
+    sources = rows_of(task.train.source.take(np.arange(len(task.train))))
+    assert [row.count(tag) for row in sources] == [0] * 60 + [1] * 30 + [0] * 90 * both_directions
+    assert all(row[0] == tag for row in sources[60:90])
+    plain = [vocabulary.encode(pair.source) for pair in toy_pairs()[60:90]]
+    assert dropout or [row[1:-1] for row in sources[60:90]] == plain
+    assert not any(tag in row for row in rows_of(task.train.target.take(np.arange(len(task.train)))))
+
+
+def test_model_without_the_tag_is_trained_further_with_it(tmp_path: Path, toy: Path, trained_run: Path) -> None:
+    corpora = [{"source": str(write_tsv(tmp_path / "back.tsv", 0, 30)), "tag": "<BT>"}]
+    valid = {"data.valid_source": str(toy / "train.en"), "data.valid_target": str(toy / "train.zh")}
+    given = valid | {
+        "init.from": str(trained_run),
+        "data.corpora": corpora,
+        "training.steps": 1,
+        "training.valid_sentences": 0,
+    }
+    for name in ("first", "second"):
+        run_recipe(load_recipe(None, [], given), tmp_path / name)
+        given |= {"init.from": str(tmp_path / "first")}
+    before, *after = (Translator.load(path) for path in (trained_run, tmp_path / "first", tmp_path / "second"))
+    sizes = [len(translator.vocabularies.source) for translator in after]
+    assert sizes == [len(before.vocabularies.source) + 1] * 2
+    assert after[0].vocabularies.source.vocabulary[-1] == "<BT>"
+
+
 def test_corpora_of_all_formats_are_joined(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     shards = tmp_path / "shards"
@@ -286,7 +328,8 @@ def test_header_is_reported_and_counts_as_a_line(tmp_path: Path) -> None:
         ({}, "give either source"),
         ({"source": "a.tsv", "corpora": [{"source": "b.tsv"}]}, "give either source"),
         ({"builtin": "en-zh", "corpora": [{"source": "b.tsv"}]}, "give either source"),
-        ({"corpora": [{"source": "b.tsv"}], "alignments": "x"}, "target and alignments need source"),
+        ({"corpora": [{"source": "b.tsv"}], "alignments": "x"}, "target, alignments and tag need source"),
+        ({"source": "a.tsv", "alignments": "x", "tag": "<BT>"}, "tag excludes alignments"),
         ({"corpora": [{"source": "b.tsv", "weight": 0}]}, r"corpora\.0\.weight: input should be greater than 0"),
         ({"corpora": [{"source": "b.tsv", "wieght": 2}]}, r"unknown key corpora\.0\.wieght"),
     ],
@@ -567,6 +610,7 @@ def test_store_with_other_settings_or_files_is_rejected(recipe: Recipe, tmp_path
         ({"training": {"seed": 2}}, r"training\.seed=1, not 2"),
         ({"data": {"max_length": 100}}, r"data\.max_length=256, not 100"),
         ({"data": {"columns": [1, 0]}}, r"data\.corpora\.0\.columns=\[0, 1\], not \[1, 0\]"),
+        ({"data": {"tag": "<BT>"}}, r'data\.corpora\.0\.tag=(None|""|null), not "<BT>"'),
         ({"data": {"keys": ["a", "b"]}}, r'data\.corpora\.0\.keys=\["source", "target"\], not \["a", "b"\]'),
         ({"tokenizer": {"sample": 99}}, r"tokenizer\.sample=1000000, not 99"),
     ],

@@ -32,7 +32,7 @@ from regard.data.text.tokens import (
     open_token_store,
     write_token_store,
 )
-from regard.errors import UserError
+from regard.errors import UserError, prefix_errors
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,
@@ -121,6 +121,8 @@ def write_data(
         if corpora.total > sample:
             progress.print(f"training the tokenizer on {sample:,} of {corpora.total:,} pairs, evenly spaced")
         vocabularies = train_tokenizers(lambda: take_evenly(corpora.pairs(), corpora.total, sample), recipe.tokenizer)
+        with prefix_errors("data.tag"):
+            vocabularies = vocabularies.with_tokens(vocabularies.missing(recipe.data.tags()))
     skipped = SkippedPairs()
     write_tokens(folder / STORE, corpora, vocabularies, recipe, skipped, progress)
     valid = _select_valid_pairs(corpora.valid, vocabularies, recipe, skipped)
@@ -147,6 +149,7 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     settings |= {"data.max_length": recipe.max_length()}
     for number, corpus in enumerate(data.all_corpora()):
         settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
+        settings |= {f"data.corpora.{number}.tag": corpus.tag} if corpus.tag else {}
     if data.valid_source is None:
         settings |= {"data.hold_out": data.hold_out, "training.seed": recipe.training.seed}
     return settings
@@ -204,7 +207,7 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
 
 def _open_corpus(settings: CorpusSettings) -> Corpus:
     shards = find_shards(settings.source, settings.target, columns=settings.columns, keys=settings.keys)
-    return Corpus(shards, settings.alignments, settings.weight)
+    return Corpus(shards, settings.alignments, settings.weight, tag=settings.tag)
 
 
 def complete_languages(recipe: TranslationRecipe, progress: Progress) -> TranslationRecipe:
@@ -317,13 +320,14 @@ def write_tokens(
 
     train = list(corpora.train)
     if recipe.data.both_directions:
-        train += [replace(corpus, reverse=True) for corpus in train]
+        train += [replace(corpus, reverse=True, tag="") for corpus in train]
 
     def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
         skipped = SkippedPairs() if corpus.reverse else all_skipped  # each pair is listed once
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
-        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words):
+        tag = source.find_token(corpus.tag) if corpus.tag else None
+        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words, tag):
             kept += len(chunk)
             yield chunk
         if not kept:

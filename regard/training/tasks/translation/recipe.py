@@ -37,6 +37,7 @@ class CorpusSettings(Settings):
     alignments: Path | None = Field(None, description='word alignments, one line per pair, such as "0-0 1-2"')
     keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, from 0")
+    tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
 
 
 class DataSettings(Settings):
@@ -48,10 +49,12 @@ class DataSettings(Settings):
     target: Path | None = Field(None, description="line file of the targets, if source is a line file")
     alignments: Path | None = Field(None, description='word alignments, one line per pair, such as "0-0 1-2"')
     corpora: tuple[CorpusSettings, ...] = Field(
-        (), description="several corpora instead of source, each with source, target, weight, alignments, keys, columns"
+        (),
+        description="several corpora instead of source, with source, target, weight, alignments, keys, columns, tag",
     )
     keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, from 0")
+    tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
     valid_source: Path | None = Field(None, description="validation data; default: held out from the training data")
     valid_target: Path | None = Field(None, description="line file of the validation targets")
     store: Path | None = Field(None, description="folder for the tokens, shared by several runs; default: in the run")
@@ -76,8 +79,10 @@ class DataSettings(Settings):
             raise ValueError("give either source (with target), or corpora, or builtin")
         if self.builtin and (self.target or self.valid_source or self.valid_target):
             raise ValueError(f"builtin {self.builtin} excludes files; give source and target without it")
-        if self.source is None and (self.target or self.alignments):
-            raise ValueError("target and alignments need source")
+        if self.source is None and (self.target or self.alignments or self.tag):
+            raise ValueError("target, alignments and tag need source")
+        if any(corpus.tag and corpus.alignments for corpus in self.all_corpora()):
+            raise ValueError("tag excludes alignments, whose source words it would shift; set one of the two")
         if self.valid_target is not None and self.valid_source is None:
             raise ValueError("valid_target needs valid_source")
         return self
@@ -86,8 +91,12 @@ class DataSettings(Settings):
         """Return the corpora, one or more; none if the built-in corpus is used."""
         if self.source is None:
             return self.corpora
-        values = {key: getattr(self, key) for key in ("source", "target", "alignments", "keys", "columns")}
+        values = {key: getattr(self, key) for key in ("source", "target", "alignments", "keys", "columns", "tag")}
         return (CorpusSettings.parse(values, "data"),)
+
+    def tags(self) -> list[str]:
+        """Return the distinct tags of the corpora."""
+        return sorted({corpus.tag for corpus in self.all_corpora() if corpus.tag})
 
     def files(self) -> dict[str, Path]:
         """Return every text file by its key, those in folders included."""

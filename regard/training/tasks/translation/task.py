@@ -92,6 +92,7 @@ class TranslationTask(Task[TextBatch]):
         tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
         completed = recipe.complete(tokenizer, recipe.keys_of(loaded.model.config), loaded.languages, str(folder))
         tokens = _new_tokens(recipe.init)
+        tokens += [tag for tag in old.missing(recipe.data.tags()) if tag not in tokens]
         try:
             vocabularies = old.with_tokens(tokens)
         except UserError as error:

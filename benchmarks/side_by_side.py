@@ -1,0 +1,77 @@
+"""Runs of a benchmark as processes side by side on one machine, in stages, within a time limit."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """A process: its name, under which its output is logged, and the words of its command line after Python."""
+
+    name: str
+    words: tuple[str, ...]
+
+
+def run_stages(stages: Sequence[Sequence[Job]], folder: Path, parallel: int, limit: float, mps: bool) -> int:
+    """Run the jobs of each stage side by side, one stage after the other; return how many jobs did not finish.
+
+    Args:
+        stages: Jobs in the order in which they start. A stage starts when all jobs of the previous one have ended.
+        folder: Each job writes its output to a file NAME.log in it.
+        parallel: Number of jobs that run at the same time.
+        limit: Seconds after which jobs are stopped or not started.
+        mps: Whether to share the GPU by NVIDIA's multi-process service.
+    """
+    end = time.monotonic() + limit
+    folder.mkdir(parents=True, exist_ok=True)
+    threads = str(max(1, len(os.sched_getaffinity(0)) // parallel))
+
+    def run(job: Job) -> bool:
+        with (folder / f"{job.name}.log").open("w") as log:
+            try:
+                code = subprocess.run(
+                    [sys.executable, *job.words],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    timeout=max(0.1, end - time.monotonic()),
+                    env=os.environ | {"OMP_NUM_THREADS": threads},
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+        if code:
+            lines = Path(log.name).read_text().splitlines()
+            print(f"{job.name}: {'out of time' if code < 0 else 'failed'}: {lines[-1:]}", flush=True)
+        return code == 0
+
+    sharing = multi_process_service(folder / "mps") if mps else nullcontext()
+    with sharing, ThreadPoolExecutor(parallel) as pool:
+        finished = [list(pool.map(run, stage)) for stage in stages]
+    return sum(stage.count(False) for stage in finished)
+
+
+@contextmanager
+def multi_process_service(folder: Path) -> Iterator[None]:
+    """Run the processes started in this context on one GPU at the same time, if the service works here."""
+    names = {"CUDA_MPS_PIPE_DIRECTORY": str(folder.absolute()), "CUDA_MPS_LOG_DIRECTORY": str(folder.absolute())}
+    folder.mkdir(exist_ok=True)
+    check = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"]
+    try:
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=os.environ | names, timeout=20, check=True)
+        subprocess.run(check, env=os.environ | names, timeout=60, check=True)
+        os.environ |= names
+        print("the runs share the GPU by the multi-process service", flush=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"no multi-process service: {error}", flush=True)
+    try:
+        yield
+    finally:
+        if names.items() <= os.environ.items():
+            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", timeout=60, check=False)
