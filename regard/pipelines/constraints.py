@@ -19,6 +19,12 @@ class Constraints:
     required: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("required", "forbidden"):
+            if isinstance(getattr(self, name), str):
+                raise UserError(f"{name}: give a tuple of phrases, such as ({getattr(self, name)!r},)")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
     def report(self, text: str) -> dict[str, bool]:
         """Return for each phrase whether the text satisfies the constraint."""
         satisfied = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
@@ -33,9 +39,6 @@ class Constraints:
         return DecodingRequest((), prefix, required, forbidden)
 
     def _check(self) -> None:
-        for name in ("required", "forbidden"):
-            if isinstance(getattr(self, name), str):
-                raise UserError(f"{name}: give a tuple of phrases, such as ({getattr(self, name)!r},)")
         for phrase in (*self.required, *self.forbidden):
             if not phrase.strip():
                 raise UserError("a required or forbidden phrase is empty; omit it or give some text")

@@ -25,8 +25,8 @@ from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
-from regard.decoding.nat import NATGenerator, NATHypothesis
-from regard.decoding.stepper import TokenHypothesis
+from regard.decoding.nat import NATGenerator
+from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError, prefix_errors
 from regard.models.card import describe_model, save_pretrained
 from regard.models.folder import (
@@ -204,7 +204,7 @@ class Translator:
         self,
         texts: Sequence[str],
         settings: DecodingSettings | None = None,
-        constraints: Constraints | None = None,
+        constraints: Constraints | Sequence[Constraints] | None = None,
         alignments: bool = False,
         trees: bool = False,
         snapshots: bool = False,
@@ -218,7 +218,8 @@ class Translator:
         Args:
             texts: Texts of one or several sentences.
             settings: Settings of the search, or of decoding with a non-autoregressive model.
-            constraints: Required and forbidden text. The prefix applies to the first sentence of a text.
+            constraints: Required and forbidden text, for all texts or a list with one for each. The prefix applies to
+                the first sentence of a text.
             alignments: Whether to return cross-attention weights.
             trees: Whether to return all nodes of the beam search.
             snapshots: Whether to return the target after each iteration of a non-autoregressive model.
@@ -226,27 +227,29 @@ class Translator:
             split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
 
         Raises:
-            UserError: A text or a setting is invalid, a sequence is too long for the model, or a phrase is required in
-                a text of several sentences.
+            UserError: A text or a setting is invalid, a sequence is too long for the model, a phrase is required in a
+                text of several sentences, or the list of constraints has another length.
         """
         texts = check_texts(texts, first)
-        request = NO_CONSTRAINTS if constraints is None else constraints.to_request(self.vocabularies.target)
-        settings = self.resolve_settings(settings, request, trees, snapshots)
+        of_texts = _constraints_of_texts(constraints, len(texts))
+        distinct = {one: one.to_request(self.vocabularies.target) for one in (Constraints(), *of_texts)}
+        resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
         splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
         for number, i in positions:
-            if i and request.required:
+            if i and of_texts[number - first].required:
                 raise UserError(
                     f"sentence {number}: it has several sentences, and a required phrase belongs to one of them; give "
                     f"one sentence at a time, or do not split (--no-split, split=False)"
                 )
         sources = self._encode([sentence.text for sentence in sentences], [number for number, _ in positions])
+        of_sentences = [of_texts[number - first] for number, _ in positions]
         requests = [
-            replace(request, source=source, prefix=() if i else request.prefix)
-            for source, (_, i) in zip(sources, positions, strict=True)
+            replace(distinct[one], source=source, **({"prefix": ()} if i else {}))
+            for source, one, (_, i) in zip(sources, of_sentences, positions, strict=True)
         ]
-        found = iter(self._search(sentences, requests, settings, constraints, alignments, trees, snapshots))
+        found = iter(self._search(sentences, requests, resolved[0], of_sentences, alignments, trees, snapshots))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
         return [
             _join_sentences(text, one, [next(found) for _ in one.sentences])
@@ -260,7 +263,7 @@ class Translator:
         sentences: Sequence[Sentence],
         requests: Sequence[DecodingRequest],
         settings: DecodingSettings,
-        constraints: Constraints | None,
+        constraints: Sequence[Constraints],
         alignments: bool,
         trees: bool,
         snapshots: bool,
@@ -282,7 +285,7 @@ class Translator:
                 self.generator.run_forward(sources, [found[i][0] for i in range(len(sources))])
         return [
             [
-                self._to_hypothesis(hypothesis, source, sentence, constraints, maps.get((i, n)))
+                self._to_hypothesis(hypothesis, source, sentence, constraints[i], maps.get((i, n)))
                 for n, hypothesis in enumerate(found[i])
             ]
             for i, (source, sentence) in enumerate(zip(sources, sentences, strict=True))
@@ -610,6 +613,17 @@ def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies:
             f"{folder}: the tokenizer has {sizes[0]} and {sizes[1]} tokens, but the embeddings have {rows[0]} and "
             f"{rows[1]} rows; they were not saved together"
         )
+
+
+def _constraints_of_texts(constraints: Constraints | Sequence[Constraints] | None, count: int) -> list[Constraints]:
+    """Return the constraints of each text."""
+    if constraints is None or isinstance(constraints, Constraints):
+        return [constraints or Constraints()] * count
+    if len(constraints) != count:
+        raise UserError(
+            f"constraints: the list has {len(constraints)}, but texts has {count}; give one for all, or one for each"
+        )
+    return list(constraints)
 
 
 def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:

@@ -1,29 +1,27 @@
 """The training loop. It knows nothing about what it trains: a `Task` provides batches, losses and scores."""
 
-import json
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.models.folder import replace_folder
 from regard.runtime import Interrupted, Interruptions
-from regard.training.checkpoint import Checkpoint, reporting_write_errors, save_checkpoint
+from regard.training.checkpoint import Checkpoint
 from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
-from regard.training.memory import is_out_of_memory, model_too_large, read_peak
-from regard.training.metrics_log import CHECKPOINTS, MetricsLog
+from regard.training.memory import is_out_of_memory, model_too_large
+from regard.training.metrics_log import Reporter
 from regard.training.optim import build_optimiser, learning_rate
-from regard.training.parallelism import Accumulated, autocast, build_strategy
+from regard.training.parallelism import autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
-from regard.training.saving import Writer, copy_model_to_host, copy_to_host
+from regard.training.saving import Saver
 from regard.training.state import DataShard, Positioned, TrainingState
 from regard.training.task import B, DivergedError, LossSum, Task
 
@@ -70,22 +68,27 @@ class TrainingLoop(Generic[B]):
         processes: Processes | None = None,
         started: float | None = None,
     ) -> None:
-        self.task, self.optim, self.training, self.out, self.progress = task, optim, training, out, progress
+        self.task, self.optim, self.training, self.progress = task, optim, training, progress
         self.processes = processes = processes or Processes()
-        self.checkpoints = out / CHECKPOINTS
-        self.metrics = MetricsLog(out, training.tensorboard and processes.main)
         self.strategy = build_strategy(task, processes, training)
         weights = self.strategy.weights
         optimiser = build_optimiser(weights, optim)
         self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
         self.state.phases.since = started or time.perf_counter()
-        self.writer = Writer(self.state.device.type in self.background_devices and not self.strategy.sharded)
+        self.reporter = Reporter(out, task, self.state, processes, progress, training.tensorboard)
+        background = self.state.device.type in self.background_devices and not self.strategy.sharded
+        self.saver = Saver(
+            out, task, self.state, processes, training.keep_checkpoints, self.strategy.sharded, background
+        )
         # Numbers that change from step to step are tensors, so that a CUDA graph reads their current values.
         device = self.state.device
         self.rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
-        captured = training.uses_cuda_graph and not processes.launched
-        self.step_graph = StepGraph(self._captured_step, device) if captured else None
+        self.step_graph: StepGraph[B, StepResult] | None = None
+        if training.uses_cuda_graph and processes.launched:
+            self.step_graph = StepGraph(self._captured_gradients, device, self._exchange, self._captured_update)
+        elif training.uses_cuda_graph:
+            self.step_graph = StepGraph(self._captured_step, device)
 
     def run(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
         """Train from a checkpoint, or from the first step, to the last step or until validations stop improving.
@@ -100,8 +103,8 @@ class TrainingLoop(Generic[B]):
         self._restore(checkpoint)
         shard = DataShard(self.processes.rank, self.processes.world)
         with (
-            closing(self.writer),
-            self.metrics.open(state.step),
+            closing(self.saver),
+            self.reporter.open(),
             closing(self.task.batches(state.position, shard)) as batches,
         ):
             self.try_largest_batch()
@@ -109,36 +112,27 @@ class TrainingLoop(Generic[B]):
             state.phases.switch("steps")
             if state.validation_pending:
                 self.validate()
-                self.save()
+                self.saver.save_checkpoint()
             while not training.is_over(state.step, state.stale):
                 norm = self.take_step(batches)
                 log_due = self._log_due()
                 if log_due or any(map(self._due, (self.optim.max_skips, training.validate_every))):
-                    self.report_skipped_steps()
+                    self.reporter.skipped_steps(self.optim.max_skips)
                 if log_due:
-                    self.log(norm)
-                    self.processes.on_main(self.writer.check)
+                    self.reporter.metrics(self._learning_rate(state.step), norm)
+                    self.saver.check()
                 if self._due(training.validate_every):
                     self.validate()
                 self._save_if_due(interruptions)
-            with self._phase("saving"):
-                self.processes.on_main(self.writer.wait)
+            self.saver.wait()
             interruptions.deferred = False
-            self._report_phases()
+            self.reporter.phases()
         stopped_early = state.step < training.steps
         if stopped_early:
             self.progress.print(f"stopped at step {state.step}: {state.stale} validations without improvement")
         return RunResult(
             state.step, state.seconds, state.best_step, state.best_scores, stopped_early, state.phases.read()
         )
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block to a phase of the run, without that of steps that the GPU still has to run."""
-        if self.state.device.type == "cuda":
-            torch.cuda.synchronize(self.state.device)
-        with self.state.phases.during(name):
-            yield
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """Restore a checkpoint, which may be of another number of processes, and seed the processes."""
@@ -167,7 +161,7 @@ class TrainingLoop(Generic[B]):
         state, training = self.state, self.training
         over, signal = training.is_over(state.step, state.stale), self.processes.max(interruptions.received or 0)
         if self._due(training.checkpoint_every) or over or signal:
-            self.save(wait=bool(signal))
+            self.saver.save_checkpoint(wait=bool(signal))
         if signal and not over:
             self.progress.print(f"saved at step {state.step}; the same command resumes from there")
             raise Interrupted(signal)
@@ -178,8 +172,9 @@ class TrainingLoop(Generic[B]):
         task.model.train()
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            reserved = self._reserve_memory()
-            tried = self.strategy.accumulate([task.largest_batch()], self.state.step + 1)
+            reserved, batches = self._reserve_memory(), [task.largest_batch()]
+            self.strategy.start_step(batches)
+            tried = self.strategy.accumulate(batches, self.state.step + 1)
             del reserved
         task.model.zero_grad(set_to_none=True)
         for buffer, before in buffers:
@@ -187,7 +182,7 @@ class TrainingLoop(Generic[B]):
         for batch in tried.dropped:
             raise UserError(f"{task.describe(batch)} does not fit into memory; try {task.advise(batch)}")
         if tried.failed:
-            self._report_memory(tried, "the largest batch does not fit into memory", self.state.step)
+            self.reporter.split_batches(tried, "the largest batch does not fit into memory", self.state.step)
 
     def _reserve_memory(self) -> list[Tensor]:
         """Allocate as much memory as the optimiser and the averaged weights will take, if they do not exist yet."""
@@ -213,7 +208,8 @@ class TrainingLoop(Generic[B]):
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
         stage = self.task.begin_step(step)
-        result = self._replayed_step(step_batches, step, stage) or self._eager_step(step_batches, step)
+        tokens = self.strategy.start_step(step_batches)
+        result = self._replayed_step(step_batches, step, stage, tokens) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
@@ -231,7 +227,7 @@ class TrainingLoop(Generic[B]):
         if self.processes.max(bool(failure)):
             saved = "this was before the first step, so start again"
             if self.state.step:
-                self.save(wait=True)
+                self.saver.save_checkpoint(wait=True)
                 saved = f"saved at step {self.state.step}; the same command resumes from there"
             with self.processes.sync_errors():
                 if failure:
@@ -256,21 +252,23 @@ class TrainingLoop(Generic[B]):
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
             accumulated = self.strategy.accumulate(batches, step)
             loss = self._sum(accumulated.losses, accumulated.tokens)
+            self.strategy.collect_gradients()
+            self._exchange(loss)
             result = self._update_weights(loss, loss.total / loss.count)
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
         if accumulated.failed:
-            self._report_memory(accumulated, "out of memory", step)
+            self.reporter.split_batches(accumulated, "out of memory", step)
         for batch in accumulated.dropped:
-            self._report(step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped")
+            self.reporter.event(
+                step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped"
+            )
         return result
 
-    def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
+    def _replayed_step(self, batches: list[B], step: int, stage: Hashable, tokens: int) -> StepResult | None:
         """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
-        count = max(1, sum(map(self.task.count, batches)))
-        self.strategy.step_tokens.fill_(count)
         try:
             result = self.step_graph.replay(batches, stage)
         except (RuntimeError, MemoryError) as error:
@@ -278,14 +276,28 @@ class TrainingLoop(Generic[B]):
                 raise
             self.task.model.zero_grad(set_to_none=True)
             self.step_graph.disable()
-            self._report_failed_capture(batches[0], step)
+            self.reporter.failed_capture(batches[0], step)
             return None
-        return None if result is None else replace(result, loss=replace(result.loss, count=count))
+        return None if result is None else replace(result, loss=replace(result.loss, count=tokens))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
-        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
+        return self._captured_update(self._captured_gradients(batches))
+
+    def _captured_gradients(self, batches: Sequence[B]) -> LossSum:
+        """Compute the gradients of the batches of this process, and return their loss."""
         loss = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches], 1)
+        self.strategy.collect_gradients()
+        return loss
+
+    def _exchange(self, loss: LossSum) -> None:
+        """Sum losses and gradients over all processes."""
+        self.strategy.exchange_gradients()
+        self.processes.sum_tensors_([loss.total, *loss.logged.values()])
+
+    def _captured_update(self, loss: LossSum) -> StepResult:
+        """Update the weights with the gradients of the step."""
+        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
         try:
             for group in groups:
                 group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
@@ -306,72 +318,14 @@ class TrainingLoop(Generic[B]):
         return StepResult(loss, norm, taken)
 
     def _sum(self, losses: list[LossSum], tokens: int) -> LossSum:
-        """Return the loss of a step over all processes; NaN if there are no batches."""
+        """Return the loss of the batches of this process; NaN if there are none."""
         if not losses:
             return LossSum(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         logged = {name: torch.stack([loss.logged[name] for loss in losses]).sum() for name in losses[0].logged}
-        total, *sums = self.processes.sum_tensors([total, *logged.values()])
-        return LossSum(total, tokens, dict(zip(logged, sums, strict=True)))
+        return LossSum(total, tokens, logged)
 
-    # Reports
-
-    def report_skipped_steps(self) -> None:
-        """Report recently skipped steps."""
-        skipped = self.state.step_check.report()
-        if skipped is None:
-            return
-        several = f"{skipped.number} steps, the last of them " if skipped.number > 1 else ""
-        self._report(self.state.step, f"skipped {several}step {skipped.last}: {skipped.reason}")
-        with self.processes.sync_errors():
-            if skipped.consecutive >= self.optim.max_skips:
-                raise UserError(
-                    f"{skipped.consecutive} consecutive steps were skipped, the last of them step {skipped.last}: "
-                    f"{skipped.reason}; {skipped.advice}, and start again"
-                )
-
-    def log(self, norm: Tensor) -> None:
-        """Write the metrics since the last line of the log."""
-        state = self.state
-        report = state.meter.read() | {"lr": self._learning_rate(state.step), "gradient_norm": float(norm)}
-        report["memory"] = read_peak(state.device)
-        counts = {
-            "skipped_steps": state.step_check.total,
-            "split_batches": state.split_batches,
-            "dropped_examples": state.dropped_examples,
-        }
-        self.progress.step(state.step, report)
-        self._write(report | {name: count for name, count in counts.items() if count})
-
-    def _report_memory(self, accumulated: Accumulated[B], event: str, step: int) -> None:
-        first, smallest = accumulated.failed[0], accumulated.failed[-1]
-        self._report(
-            step,
-            f"{event} ({self.task.describe(first)}): batches of that size are split into microbatches, with the same "
-            f"result; {self.task.advise(smallest)} would avoid it",
-        )
-
-    def _report_failed_capture(self, batch: B, step: int) -> None:
-        self._report(
-            step,
-            "out of memory while the step was captured in a CUDA graph, which has memory of its own: steps run eagerly "
-            f"from now on, with the same result; {self.task.advise(batch)} would avoid it",
-        )
-
-    def _report(self, step: int, text: str) -> None:
-        """Print an unusual event and write it to the log."""
-        self.progress.print(f"step {step}: {text}")
-        self._write({"step": step, "event": text})
-
-    def _write(self, entry: dict[str, Any]) -> None:
-        self.processes.on_main(lambda: self._write_on_main(entry))
-
-    def _write_on_main(self, entry: dict[str, Any]) -> None:
-        state = self.state
-        tokens = {self.progress.unit: state.tokens}
-        self.metrics.write({"step": state.step, "seconds": round(state.seconds, 3)} | tokens | entry)
-
-    # Validation and checkpoints
+    # Validation
 
     def validate(self) -> None:
         """Score the model, or the averaged weights if there are any, and save the model folder."""
@@ -381,18 +335,18 @@ class TrainingLoop(Generic[B]):
         try:
             # Validation batches have other shapes, for which nothing should be compiled.
             stance = torch.compiler.set_stance("force_eager")
-            with self._phase("validation"), self.strategy.full_model(weights) as model, stance:
+            with state.phase("validation"), self.strategy.full_model(weights) as model, stance:
                 scores = self.processes.on_main(lambda: self._score(model))
                 best = state.best_scores
                 is_best = self.training.keeps_newest or not best or _rank(scores) > _rank(best)
                 names = ("last", "best") if is_best else ("last",)
-                self.processes.on_main(lambda: self._save_model(model, scores, names))
+                self.processes.on_main(lambda: self.saver.save_model(model, scores, names))
         except DivergedError:
             raise
         except UserError:
             state.validation_pending = True
             with suppress(UserError):  # report why the validation failed, not why the checkpoint did
-                self.save(wait=True)
+                self.saver.save_checkpoint(wait=True)
             raise
         state.stale = 0 if is_best else state.stale + 1
         if is_best:
@@ -402,59 +356,8 @@ class TrainingLoop(Generic[B]):
     def _score(self, model: nn.Module) -> dict[str, float]:
         with autocast(self.state.device, self.training.precision):
             validation = self.task.validate(model)
-        scores, samples = validation.scores, validation.samples
-        self.progress.validated(self.state.step, scores, samples)
-        entry: dict[str, Any] = {"validation": scores}
-        if samples:
-            entry["samples"] = [asdict(sample) for sample in samples]
-        self._write_on_main(entry)
-        return scores
-
-    def _save_model(self, model: nn.Module, scores: dict[str, float], names: tuple[str, ...]) -> None:
-        text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
-        with self._phase("saving"):
-            copied = copy_model_to_host(model) if self.writer.background else None
-            if copied is None:
-                self.writer.wait()
-                self._write_model(model, text, names)
-            else:
-                copy, wait = copied
-                self.writer.submit(lambda: self._write_model(copy, text, names), wait)
-
-    def _write_model(self, model: nn.Module, scores: str, names: tuple[str, ...]) -> None:
-        for name in names:
-            path = self.out / name
-            with reporting_write_errors(path, self.checkpoints), replace_folder(path) as folder:
-                self.task.save(folder, model)
-                (folder / "scores.json").write_text(scores, encoding="utf-8")
-
-    def save(self, wait: bool = False) -> None:
-        """Save a checkpoint; `wait` until it is written."""
-        state = self.state
-        with self._phase("saving"):
-            tensors, values = state.tensors(), state.values()
-            if self.strategy.sharded:
-                keep = self.training.keep_checkpoints
-                save_checkpoint(self.checkpoints, state.step, tensors, values, keep, self.processes, sharded=True)
-            else:
-                self.processes.on_main(lambda: self._save_on_main(tensors, values))
-            if wait:
-                self.processes.on_main(self.writer.wait)
-
-    def _save_on_main(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        step, keep = self.state.step, self.training.keep_checkpoints
-        if not self.writer.background:
-            save_checkpoint(self.checkpoints, step, tensors, values, keep)
-            return
-        copies, wait = copy_to_host(tensors.values())
-        copied = dict(zip(tensors, copies, strict=True))
-        self.writer.submit(lambda: save_checkpoint(self.checkpoints, step, copied, values, keep), wait)
-
-    def _report_phases(self) -> None:
-        """Print and log the seconds of each phase of the run."""
-        phases = {name: round(seconds, 1) for name, seconds in self.state.phases.read().items()}
-        self.progress.print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items()))
-        self._write({"phases": phases})
+        self.reporter.validation(validation)
+        return validation.scores
 
 
 def _rank(scores: dict[str, float]) -> tuple[float, float]:

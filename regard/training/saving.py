@@ -1,18 +1,108 @@
-"""Writing checkpoints and models beside training: tensors are copied to the host, and a thread writes the copies."""
+"""Saving checkpoints and models; on a GPU beside training: a thread writes copies of the tensors on the host."""
 
+import json
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from itertools import chain
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Key = TypeVar("Key")
+from regard.models.folder import replace_folder
+from regard.training.checkpoint import reporting_write_errors, save_checkpoint
+from regard.training.distributed import Processes
+from regard.training.metrics_log import CHECKPOINTS
+from regard.training.state import TrainingState
+from regard.training.task import Task
+
 MAX_PENDING = 2
 """A validation and a checkpoint of the same step may wait; both hold their own copy of the weights."""
+
+
+class Saver:
+    """Saves checkpoints and models in the run folder `out`. All processes of the run must call every method.
+
+    Args:
+        out: The run folder.
+        task: Writes model folders.
+        state: What checkpoints contain.
+        processes: All processes of the run.
+        keep: Number of checkpoints to keep.
+        sharded: Whether every process writes its own shards of a checkpoint.
+        background: Whether a thread writes while training continues.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        task: Task[Any],
+        state: TrainingState,
+        processes: Processes,
+        keep: int,
+        sharded: bool = False,
+        background: bool = False,
+    ) -> None:
+        self.out, self.checkpoints = out, out / CHECKPOINTS
+        self.task, self.state, self.processes = task, state, processes
+        self.keep, self.sharded = keep, sharded
+        self.writer = Writer(background)
+
+    def save_checkpoint(self, wait: bool = False) -> None:
+        """Save a checkpoint; `wait` until it is written."""
+        state = self.state
+        with state.phase("saving"):
+            tensors, values = state.tensors(), state.values()
+            if self.sharded:
+                save_checkpoint(self.checkpoints, state.step, tensors, values, self.keep, self.processes, sharded=True)
+            else:
+                self.processes.on_main(lambda: self._save_checkpoint_on_main(tensors, values))
+            if wait:
+                self.processes.on_main(self.writer.wait)
+
+    def _save_checkpoint_on_main(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        step, keep = self.state.step, self.keep
+        if not self.writer.background:
+            save_checkpoint(self.checkpoints, step, tensors, values, keep)
+            return
+        copies, wait = copy_to_host(tensors.values())
+        copied = dict(zip(tensors, copies, strict=True))
+        self.writer.submit(lambda: save_checkpoint(self.checkpoints, step, copied, values, keep), wait)
+
+    def save_model(self, model: nn.Module, scores: dict[str, float], names: Sequence[str]) -> None:
+        """Save a model with its scores in folders with these names; only the main process calls this method."""
+        text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
+        with self.state.phase("saving"):
+            copied = copy_model_to_host(model) if self.writer.background else None
+            if copied is None:
+                self.writer.wait()
+                self._write_model(model, text, names)
+            else:
+                copy, wait = copied
+                self.writer.submit(lambda: self._write_model(copy, text, names), wait)
+
+    def _write_model(self, model: nn.Module, scores: str, names: Sequence[str]) -> None:
+        for name in names:
+            path = self.out / name
+            with reporting_write_errors(path, self.checkpoints), replace_folder(path) as folder:
+                self.task.save(folder, model)
+                (folder / "scores.json").write_text(scores, encoding="utf-8")
+
+    def check(self) -> None:
+        """Raise the error of a write that has failed."""
+        self.processes.on_main(self.writer.check)
+
+    def wait(self) -> None:
+        """Wait until everything is written."""
+        with self.state.phase("saving"):
+            self.processes.on_main(self.writer.wait)
+
+    def close(self) -> None:
+        """Wait for the writes in flight and end the thread."""
+        self.writer.close()
 
 
 class Writer:

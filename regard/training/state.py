@@ -189,6 +189,14 @@ class TrainingState:
         """Duration of the run, including the time before it was resumed."""
         return time.perf_counter() - self._start_time
 
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block to a phase of the run, without that of steps that the GPU still has to run."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        with self.phases.during(name):
+            yield
+
     def update_average(self) -> None:
         """Add the current weights to the average."""
         if self.average is None:

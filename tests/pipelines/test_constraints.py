@@ -32,6 +32,23 @@ def test_phrases_are_enforced_and_reported(translator: Translator) -> None:
     assert cut[0][0].phrases["苹果"] is False
 
 
+def test_each_text_has_its_own_constraints(translator: Translator) -> None:
+    constraints = [Constraints(required=("苹果",)), Constraints(), Constraints(prefix="昨天", forbidden=("书",))]
+    texts = ["I love tea"] * 3
+    found = [best for best, *_ in translator.hypotheses(texts, SearchSettings(beam=8), constraints)]
+    alone = [translator.hypotheses(["I love tea"], SearchSettings(beam=8), one)[0][0] for one in constraints]
+    assert [best.text for best in found] == [best.text for best in alone]
+    assert [best.phrases for best in found] == [{"苹果": True}, {}, {"书": True}]
+    assert "苹果" not in found[1].text and found[2].text.startswith("昨天")
+
+
+def test_constraints_of_another_number_of_texts_are_rejected(translator: Translator) -> None:
+    with pytest.raises(
+        UserError, match="constraints: the list has 2, but texts has 1; give one for all, or one for each"
+    ):
+        translator.hypotheses(["I love tea"], constraints=[Constraints()] * 2)
+
+
 @pytest.mark.parametrize("phrase", [*SUBJECTS.values(), *VERBS.values(), *OBJECTS.values(), "果", "我们看", "欢苹"])
 @pytest.mark.parametrize("beam", [1, 4])
 def test_forbidden_phrase_does_not_occur_in_any_tokenisation(translator: Translator, phrase: str, beam: int) -> None:
@@ -63,9 +80,13 @@ def test_phrases_are_compared_in_normal_form_c() -> None:
     [
         (Constraints(required=("苹果",), forbidden=("苹",)), "'苹' is forbidden, but is part of '苹果'"),
         (Constraints(prefix="我喜欢", forbidden=("我",)), "'我' is forbidden, but is part of '我喜欢'"),
-        (Constraints(required="苹果"), "required: give a tuple of phrases"),  # type: ignore[arg-type]
     ],
 )
 def test_contradicting_constraints_are_rejected(constraints: Constraints, message: str, translator: Translator) -> None:
     with pytest.raises(UserError, match=message):
         translator.hypotheses(["I love apples"], constraints=constraints)
+
+
+def test_single_string_is_not_a_tuple_of_phrases() -> None:
+    with pytest.raises(UserError, match=r"required: give a tuple of phrases, such as \('苹果',\)"):
+        Constraints(required="苹果")  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def test_step_without_fitting_examples_is_skipped(tmp_path: Path) -> None:
     three_steps = LimitedLine(points(2), 0, spared=2)
     run(three_steps, tmp_path / "three", {"max_skips": 100}, steps=3)
     assert torch.equal(three_steps.model.weight, one_step.model.weight)
-    assert log(tmp_path / "three")[-2]["skipped_steps"] == 2
+    assert [entry["skipped_steps"] for entry in log(tmp_path / "three") if "skipped_steps" in entry][-1] == 2
 
 
 def test_other_errors_are_not_treated_as_lack_of_memory(tmp_path: Path) -> None:

@@ -528,7 +528,7 @@ def test_full_disk_ends_the_run_and_keeps_the_previous_checkpoint(
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.training.loop.save_checkpoint", fill)
+    monkeypatch.setattr("regard.training.saving.save_checkpoint", fill)
     with pytest.raises(UserError, match=r"step-00000008: could not be written \(No space left on device\)") as error:
         run_recipe(make(), tmp_path / "run")
     assert str(error.value).endswith("the same command resumes from step-00000006")

@@ -152,7 +152,7 @@ def test_steps_continue_while_a_checkpoint_is_written(
                 gate.set()
             return super().count(batch)
 
-    monkeypatch.setattr("regard.training.loop.save_checkpoint", save)
+    monkeypatch.setattr("regard.training.saving.save_checkpoint", save)
     run(Gated(points(4)), tmp_path / "run", steps=20, checkpoint_every=3, validate_every=20)
     assert order.index(3) > 12
     checkpoint = load_checkpoint(tmp_path / "run" / "checkpoints", print)
