@@ -30,7 +30,8 @@ from regard.data.store import DamagedStoreError, StoreWriter
 from regard.data.text.corpus import align
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import Pair, PairRecord, read_parallel
-from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer, Vocabularies
+from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.data.text.tokens import open_token_store, write_token_store
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError

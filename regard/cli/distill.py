@@ -13,7 +13,7 @@ from regard.errors import UserError
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
-    from regard.pipelines.translate_files import RecordCount
+    from regard.pipelines.record_counts import RecordCount
     from regard.training.distillation import Corpus, Distillation
 
 
@@ -152,7 +152,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
 
 def _count_finished(paths: Sequence[Path], distillation: Distillation) -> list[RecordCount]:
     """Count the records of an interrupted command, which may have stopped before it created the second file."""
-    from regard.pipelines.translate_files import count_aligned
+    from regard.pipelines.record_counts import count_aligned
 
     for path in paths:
         path.touch()

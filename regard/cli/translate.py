@@ -65,11 +65,12 @@ def translate(
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
     from regard.pipelines import translate_files as files
+    from regard.pipelines.record_counts import Form, count_records
 
     settings = search.settings(run, n_best=n_best)
-    form: files.Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
+    form: Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
     _check_files(text, source, key, output, resume)
-    finished = files.count_records(output, form, settings.n_best) if resume and output and output.exists() else None
+    finished = count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else options.read_input(source, key)
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
@@ -109,7 +110,8 @@ def translate_on_server(
     shown: bool,
 ) -> None:
     """Write the server's translation of every line. The API key, if any, is read from the environment."""
-    from regard.pipelines.translate_files import RecordFile, count_lines, join_lines
+    from regard.pipelines.record_counts import count_lines
+    from regard.pipelines.translate_files import RecordFile, join_lines
     from regard.serving.client import Client
 
     client = Client(url, os.environ.get(API_KEY))

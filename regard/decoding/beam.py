@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.decoding.beam_trace import BeamTrace
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest, Ints, RequiredPhrases, TokenConstraints
-from regard.decoding.stepper import BeamNode, Bools, Doubles, S, Stepper, TokenHypothesis
+from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 from regard.errors import UserError
 
 Array = npt.NDArray[Any]
@@ -92,7 +93,7 @@ class BeamSearch(Generic[S]):
         self.finished = FinishedHypotheses(
             self.tokens.copy(), self.token_log_probs.copy(), empty, empty.copy(), np.zeros((B, K), np.int64)
         )
-        self.trace = BeamTrace(B, K) if trace else None
+        self.trace = BeamTrace(B, K, settings, stepper.eos) if trace else None
 
     def run(self) -> list[list[TokenHypothesis]]:
         step = 0
@@ -110,7 +111,9 @@ class BeamSearch(Generic[S]):
         must_continue = None if self.required is None else self._to_device(self.required.missing > 0)
         allowed = self.constraints.apply(log_probs, self.tokens[:, :, :step], must_continue)
         if self.trace is not None:
-            self.trace.add_forbidden(self, log_probs, allowed, step)
+            missing = None if self.required is None else self.required.missing > 0
+            hypotheses = self.log_probs, self.tokens[:, :, :step]
+            self.trace.add_forbidden(log_probs, allowed, *hypotheses, self.constraints, missing)
         size = K // self.settings.groups
         kept: list[Candidates] = []  # of each group
         for first in range(0, K, size):
@@ -127,7 +130,7 @@ class BeamSearch(Generic[S]):
             group.log_prob[_take(is_end, survivors)] = -math.inf
             kept.append(group)
             if self.trace is not None:
-                self.trace.add_candidates(self, candidates, survivors, first, step)
+                self.trace.add_candidates(candidates, survivors, first, step, in_banks=self.required is not None)
         beam = Candidates(*(np.concatenate(parts, 1) for parts in zip(*kept, strict=True)))
         self.log_probs, self.beam_indices = beam.log_prob, beam.beam_index
         self.tokens = _take(self.tokens, beam.beam_index)
@@ -296,90 +299,6 @@ def _to_host(x: Tensor) -> Array:
 def _take(x: Array, index: Ints) -> Array:
     """Return x[b, index[b, k]] for x of shape (B, K) or (B, K, L)."""
     return x[np.arange(len(x))[:, None], index]
-
-
-class BeamTrace:
-    """Builds the trees of B sentences with K hypotheses each."""
-
-    def __init__(self, B: int, K: int) -> None:
-        self.trees: list[list[BeamNode]] = [[] for _ in range(B)]
-        self.nodes = [[-1] * K for _ in range(B)]  # node of each hypothesis in the beam
-        self._next_nodes = [[-1] * K for _ in range(B)]
-
-    def add_candidates(
-        self, beam: BeamSearch[Any], candidates: Candidates, survivors: Ints, first: int, step: int
-    ) -> None:
-        """Add the candidates of the group that starts with hypothesis `first`; the survivors stay in the beam."""
-        normaliser = beam.settings.length_normaliser(float(step + 1))
-        replaced = "others scored higher" if beam.required is None else "others have more required tokens"
-        for b, (tree, kept) in enumerate(zip(self.trees, survivors.tolist(), strict=True)):
-            columns = zip(*(part[b].tolist() for part in candidates), strict=True)
-            for i, (log_prob, beam_index, token, token_log_prob) in enumerate(columns):
-                if log_prob == -math.inf:
-                    continue
-                outcome = "kept" if i in kept else f"dropped: {replaced}"
-                if token == beam.stepper.eos:
-                    outcome = "ended" if i < len(kept) else "dropped: it ended outside the beam"
-                if outcome == "kept":
-                    self._next_nodes[b][first + kept.index(i)] = len(tree)
-                parent, score = self.nodes[b][beam_index], log_prob / normaliser
-                tree.append(BeamNode(len(tree), parent, step, token, token_log_prob, log_prob, score, outcome))
-        K = beam.log_probs.shape[1]
-        if first + K // beam.settings.groups == K:
-            self.nodes = [list(row) for row in self._next_nodes]
-
-    def add_forbidden(self, beam: BeamSearch[Any], log_probs: Tensor, allowed: Tensor, step: int) -> None:
-        """Add the best continuations that constraints forbid, given log-probabilities before and after them."""
-        _, K, V = log_probs.shape
-        best = log_probs.topk(min(2 * K, V), dim=2).indices
-        forbidden = (allowed.gather(2, best) == -math.inf).cpu().numpy() & (beam.log_probs > -math.inf)[:, :, None]
-        normaliser = beam.settings.length_normaliser(float(step + 1))
-        for b, k, i in np.argwhere(forbidden).tolist():
-            token, tokens = int(best[b, k, i]), beam.tokens[b, k, :step].tolist()
-            missing = beam.required is not None and bool(beam.required.missing[b, k])
-            token_log_prob = float(log_probs[b, k, token])
-            log_prob = float(beam.log_probs[b, k]) + token_log_prob
-            outcome = f"forbidden: {beam.constraints.reason(b, tokens, token, missing)}"
-            tree, parent, score = self.trees[b], self.nodes[b][k], log_prob / normaliser
-            tree.append(BeamNode(len(tree), parent, step, token, token_log_prob, log_prob, score, outcome))
-
-    def close(self, row: int, result: Sequence[TokenHypothesis], step: int, stopped_when_full: bool) -> list[BeamNode]:
-        """Set the final outcomes of a decided sentence and return its tree.
-
-        Nodes that were extended stay "kept" and the hypotheses of the result stay "ended".
-        """
-        tree = self.trees[row]
-        extended = {node.parent for node in tree if node.outcome in ("kept", "ended")}
-        returned = {tuple(hypothesis.tokens) for hypothesis in result}
-        unfinished = "enough others had ended" if stopped_when_full else "it could no longer win"
-        ended: set[tuple[int, ...]] = set()
-        for node in list(tree):
-            if node.outcome == "kept" and node.node not in extended:
-                reason = unfinished if node.step == step - 1 else "its continuations were outbid"
-                tree[node.node] = replace(node, outcome=f"dropped: {reason}")
-            elif node.outcome == "ended":
-                tokens = _tokens_before(tree, node)
-                if tokens in ended:
-                    tree[node.node] = replace(node, outcome="ended: duplicate of another group")
-                elif tokens not in returned:
-                    tree[node.node] = replace(node, outcome="ended: others were better")
-                ended.add(tokens)
-        return tree
-
-    def select(self, sentences: Ints) -> None:
-        """Keep the trees of these sentences only, in this order."""
-        rows = sentences.tolist()
-        self.trees = [self.trees[i] for i in rows]
-        self.nodes = [self.nodes[i] for i in rows]
-        self._next_nodes = [self._next_nodes[i] for i in rows]
-
-
-def _tokens_before(tree: Sequence[BeamNode], end: BeamNode) -> tuple[int, ...]:
-    tokens, node = [], end.parent
-    while node != -1:
-        tokens.append(tree[node].token)
-        node = tree[node].parent
-    return tuple(reversed(tokens))
 
 
 # Results, also of greedy search

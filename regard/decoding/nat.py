@@ -8,7 +8,7 @@ Shapes: B sentences, R rows, S source tokens, T target positions, V vocabulary, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
@@ -20,13 +20,13 @@ from torch import Tensor
 from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
+from regard.decoding.ctc import CTCDecoder
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
 from regard.decoding.mask_predict import NATOutput, active_iterations, mask_predict, token_log_probs
-from regard.decoding.stepper import TokenHypothesis
+from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis, snapshots
 from regard.errors import UserError
 from regard.models.nat import NATransformer
-from regard.ops import ctc
 from regard.ops.linear import refresh_prepacked
 
 if TYPE_CHECKING:
@@ -35,32 +35,6 @@ if TYPE_CHECKING:
 Tokens = Sequence[int]
 LENGTH_WEIGHT = 0.05
 """Weight of the length's log-probability in the score, chosen on the validation set of Multi30k (docs/LOG.md)."""
-
-
-@dataclass(frozen=True)
-class NATIteration:
-    """All target positions after one iteration, and which of them the iteration updated."""
-
-    tokens: list[int]
-    token_log_probs: list[float]
-    updated: list[bool]
-
-
-@dataclass(frozen=True)
-class NATHypothesis(TokenHypothesis):
-    """A hypothesis of a non-autoregressive model.
-
-    The log-probabilities include that of END only if the model predicts END.
-
-    Attributes:
-        decoder_input: Decoder input of the last iteration.
-        positions: Target position of each token.
-        iterations: The target after each iteration, if traced.
-    """
-
-    decoder_input: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    iterations: list[NATIteration] = field(default_factory=list)
 
 
 @dataclass
@@ -92,6 +66,7 @@ class NATGenerator:
 
     def __init__(self, model: NATransformer) -> None:
         self.model, self.config = model, model.config
+        self.ctc = CTCDecoder(model.config)
         self._captured: CapturedNAT | None = None
 
     @property
@@ -137,7 +112,7 @@ class NATGenerator:
         rows = [(i, candidate.length) for i, sentence in enumerate(candidates) for candidate in sentence]
         targets = self._targets(encoded, [length for _, length in rows], [i for i, _ in rows])
         if self.config.length == "ctc":
-            return self._decode_ctc(targets, settings, trace)
+            return self.ctc.decode(self._predict(targets), targets.lengths, settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
         return self._rank(candidates, output, settings, iterations)
 
@@ -171,7 +146,7 @@ class NATGenerator:
         lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
         log_probs = self._predict(self._targets(encoded, lengths))
         if self.config.length == "ctc":
-            return self._score_ctc(log_probs, lengths, targets)
+            return self.ctc.score(log_probs, lengths, targets)
         length_scores: list[float | None] = [None] * len(targets)
         if self.config.length == "classifier":
             sizes = [len(target) for target in targets]
@@ -211,7 +186,7 @@ class NATGenerator:
         candidates, output = self._captured.decode(sources, settings.lengths, settings.iterations or 1)
         if self.config.length == "ctc":  # prefix search is not captured
             lengths = [candidate.length for row in candidates for candidate in row]
-            return [[path] for path in self._best_paths(output.tokens, output.log_probs, lengths)]
+            return [[path] for path in self.ctc.best_paths(output.tokens, output.log_probs, lengths)]
         return self._rank(candidates, output, settings)
 
     # Encoder and decoder
@@ -271,8 +246,8 @@ class NATGenerator:
         for number, (output, updated) in enumerate(islice(outputs, active)):
             if not trace:
                 continue
-            snapshots = _snapshots(output.tokens, output.log_probs, updated, targets.lengths)
-            for row, length, snapshot in zip(traced, targets.lengths, snapshots, strict=True):
+            taken = snapshots(output.tokens, output.log_probs, updated, targets.lengths)
+            for row, length, snapshot in zip(traced, targets.lengths, taken, strict=True):
                 if number < active_iterations(length, iterations):  # longer rows have more active iterations
                     row.append(snapshot)
         return output, traced
@@ -314,72 +289,6 @@ class NATGenerator:
             iterations=iterations,
         )
 
-    # CTC
-
-    def _decode_ctc(self, targets: NATTargets, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
-        """Return the best path of each row, or the result of prefix search."""
-        log_probs = self._predict(targets)
-        best = log_probs.max(-1)
-        if settings.beam == 1:
-            found = [[path] for path in self._best_paths(best.indices, best.values, targets.lengths)]
-        else:
-            lengths = torch.tensor(targets.lengths, device=self.device)
-            prefixes = ctc.search_prefixes(log_probs, lengths, self.config.blank_token, settings.beam)
-            count = settings.beam if settings.rerank else settings.n_best
-            found = self._align_prefixes(log_probs, targets.lengths, [row[:count] for row in prefixes])
-        if not trace:
-            return [list(row) for row in found]
-        everywhere = torch.ones_like(best.indices, dtype=torch.bool)
-        snapshots = _snapshots(best.indices, best.values, everywhere, targets.lengths)
-        return [
-            [replace(hypothesis, iterations=[snapshot]) for hypothesis in row]
-            for row, snapshot in zip(found, snapshots, strict=True)
-        ]
-
-    def _best_paths(self, paths: Tensor, log_probs: Tensor, lengths: Sequence[int]) -> list[NATHypothesis]:
-        """Collapse the most probable path of each row (R, T); the score is the log-probability of that path alone."""
-        starts = ctc.token_starts(paths, self.config.blank_token).tolist()
-        hypotheses = []
-        for length, path, path_log_probs, start in zip(
-            lengths, paths.tolist(), log_probs.tolist(), starts, strict=True
-        ):
-            positions = [position for position in range(length) if start[position]]
-            tokens, token_log_probs = ([row[i] for i in positions] for row in (path, path_log_probs))
-            masks = [self.config.mask_token] * length
-            hypotheses.append(NATHypothesis(tokens, sum(path_log_probs[:length]), token_log_probs, masks, positions))
-        return hypotheses
-
-    def _align_prefixes(
-        self, log_probs: Tensor, lengths: Sequence[int], prefixes: Sequence[Sequence[tuple[list[int], float]]]
-    ) -> list[list[NATHypothesis]]:
-        """Return the results of prefix search as hypotheses with the positions of their tokens."""
-        rows = [i for i, sentence in enumerate(prefixes) for _ in sentence]
-        tokens = [tokens for sentence in prefixes for tokens, _ in sentence]
-        aligned = iter(self._align(log_probs[rows], [lengths[i] for i in rows], tokens))
-        return [[replace(next(aligned), score=score) for _, score in sentence] for sentence in prefixes]
-
-    def _score_ctc(self, log_probs: Tensor, lengths: Sequence[int], targets: Sequence[Tokens]) -> list[TokenHypothesis]:
-        padded, target_lengths = self._pad_targets(targets)
-        positions = torch.tensor(lengths, device=self.device)
-        scores = ctc.log_likelihood(log_probs, positions, padded, target_lengths, self.config.blank_token).tolist()
-        aligned = self._align(log_probs, lengths, targets)
-        return [replace(hypothesis, score=score) for hypothesis, score in zip(aligned, scores, strict=True)]
-
-    def _align(self, log_probs: Tensor, lengths: Sequence[int], targets: Sequence[Tokens]) -> list[NATHypothesis]:
-        """Return each target with the positions and log-probabilities of its tokens in the best alignment."""
-        padded, target_lengths = self._pad_targets(targets)
-        positions = torch.tensor(lengths, device=self.device)
-        paths = ctc.align(log_probs, positions, padded, target_lengths, self.config.blank_token)
-        aligned = self._best_paths(paths, log_probs.gather(2, paths[..., None])[..., 0], lengths)
-        return [replace(path, tokens=list(target)) for path, target in zip(aligned, targets, strict=True)]
-
-    def _pad_targets(self, targets: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
-        """Return targets as a padded tensor and their lengths."""
-        lengths = [len(target) for target in targets]
-        longest = max([1, *lengths])
-        rows = [[*target, *[self.config.eos] * (longest - len(target))] for target in targets]
-        return torch.tensor(rows, device=self.device), torch.tensor(lengths, device=self.device)
-
 
 def score_target(log_probs: Sequence[float], length_log_prob: float | None) -> float:
     """Return the mean token log-probability plus the weighted log-probability of the predicted length.
@@ -393,8 +302,3 @@ def score_target(log_probs: Sequence[float], length_log_prob: float | None) -> f
 def _as_nat(hypothesis: TokenHypothesis) -> NATHypothesis:
     assert isinstance(hypothesis, NATHypothesis)
     return hypothesis
-
-
-def _snapshots(tokens: Tensor, log_probs: Tensor, updated: Tensor, lengths: Sequence[int]) -> list[NATIteration]:
-    rows = zip(lengths, tokens.tolist(), log_probs.tolist(), updated.tolist(), strict=True)
-    return [NATIteration(row[:n], row_log_probs[:n], mask[:n]) for n, row, row_log_probs, mask in rows]

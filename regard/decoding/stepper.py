@@ -1,4 +1,7 @@
-"""The interface between models and search: a `Stepper` decodes step by step, a `TokenHypothesis` is the result."""
+"""The interface between models and search: a `Stepper` decodes step by step, a `TokenHypothesis` is the result.
+
+A `NATHypothesis` is the result of decoding without steps.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -90,3 +93,35 @@ class TokenHypothesis:
     score: float
     token_log_probs: list[float]
     tree: list[BeamNode] | None = field(default=None, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class NATIteration:
+    """All target positions after one iteration, and which of them the iteration updated."""
+
+    tokens: list[int]
+    token_log_probs: list[float]
+    updated: list[bool]
+
+
+@dataclass(frozen=True)
+class NATHypothesis(TokenHypothesis):
+    """A hypothesis of a non-autoregressive model.
+
+    The log-probabilities include that of END only if the model predicts END.
+
+    Attributes:
+        decoder_input: Decoder input of the last iteration.
+        positions: Target position of each token.
+        iterations: The target after each iteration, if traced.
+    """
+
+    decoder_input: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    iterations: list[NATIteration] = field(default_factory=list)
+
+
+def snapshots(tokens: Tensor, log_probs: Tensor, updated: Tensor, lengths: Sequence[int]) -> list[NATIteration]:
+    """Return the current iteration of each row, given tensors (R, T) and the number of target positions of each row."""
+    rows = zip(lengths, tokens.tolist(), log_probs.tolist(), updated.tolist(), strict=True)
+    return [NATIteration(row[:n], row_log_probs[:n], mask[:n]) for n, row, row_log_probs, mask in rows]

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from regard.data.text.languages import has_spaces, language_name
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.subwords import SPACE_MARK
-from regard.data.text.tokenizer import SentencePieceTokenizer, is_unspaced
+from regard.data.text.tokenizer import is_unspaced
 from regard.decoding.config import SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2

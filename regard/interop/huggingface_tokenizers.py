@@ -7,14 +7,8 @@ from typing import Any
 import tokenizers
 from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 
-from regard.data.text.tokenizer import (
-    LEADING_SPACE,
-    SentencePieceTokenizer,
-    Tokenizer,
-    check_ids,
-    check_subword_prefix,
-    same_normaliser,
-)
+from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
+from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, check_subword_prefix, same_normaliser
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.interop.files import read_json, read_optional_json, write_json

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.data.text.tokenizer import SentencePieceTokenizer
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.huggingface_marian import CLASSES, choose_kind, describe_marian, to_marian

@@ -6,8 +6,9 @@ to all texts or to none, a regard tokenizer only in scripts with spaces between 
 
 import json
 
+from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.subwords import SPACE_MARK
-from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.runtime import import_optional
 

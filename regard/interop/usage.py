@@ -6,7 +6,8 @@ The programs are templates in `snippets/`; their placeholders are file names, la
 from pathlib import Path
 from string import Template
 
-from regard.data.text.tokenizer import JOINT_FILE, SOURCE_FILE, TARGET_FILE, SentencePieceTokenizer
+from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.data.text.tokenizer import JOINT_FILE, SOURCE_FILE, TARGET_FILE
 from regard.interop.huggingface_translation import TARGET_TOKENIZER
 from regard.pipelines.translator import Translator
 

@@ -20,7 +20,7 @@ from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, Diagonal, EncoderBlock, FeedForward, Learned, Model, Sinusoidal
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
-from regard.ops.embedding import embed_or_cut_off
+from regard.ops.embedding import CUT_OFF
 from regard.ops.linear import PrepackedWeights, linear
 
 
@@ -142,19 +142,26 @@ class Embedding(nn.Module):
         """Embed tokens, (B, T) to (B, T, W).
 
         Args:
-            tokens: Token indices; in training, the embedding of `CUT_OFF` is zero.
+            tokens: Token indices.
             positions: Position of each token in its sequence, (B, T) or (1, T).
             longest: Upper bound of the positions, known without reading the tensor.
             dtype: dtype of the result; that of the weight by default.
         """
         if dispatch.fused_embedding_applies(self, tokens):
             return fused.embedding(self, tokens, positions, longest, dtype)
-        x = (embed_or_cut_off if self.training else F.embedding)(tokens, self.weight) * self.scale
+        x = self._vectors(tokens) * self.scale
         if self.positions is not None:
             x = x + self.positions(positions, longest)
         if self.training:
             x = self.dropout(x)
         return x if dtype is None else x.to(dtype)
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
+        """Return the row of the table for each token, (B, T, W); in training, zeros for `CUT_OFF`."""
+        if not self.training:
+            return F.embedding(tokens, self.weight)
+        cut_off = tokens == CUT_OFF
+        return F.embedding(tokens.masked_fill(cut_off, 0), self.weight).masked_fill(cut_off[..., None], 0.0)
 
 
 class DecoderState:

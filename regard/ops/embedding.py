@@ -9,7 +9,6 @@ Shapes: N tokens, V vocabulary, W width, L positions.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -57,12 +56,6 @@ def embed(
         flat_tokens, table, flat_positions, position_table, seed, scale, dropout, dtype or table.dtype
     )
     return y.view(*tokens.shape, table.shape[1])
-
-
-def embed_or_cut_off(tokens: Tensor, table: Tensor) -> Tensor:
-    """Return table[tokens], (..., W), with zeros for `CUT_OFF`."""
-    cut_off = tokens == CUT_OFF
-    return F.embedding(tokens.masked_fill(cut_off, 0), table).masked_fill(cut_off[..., None], 0.0)
 
 
 class _Embed(torch.autograd.Function):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
 
 from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
 from regard.data.text.sentences import LengthWarnings
@@ -24,11 +24,10 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.record_counts import SEPARATOR, Form, RecordCount
 from regard.pipelines.translator import WINDOW, Translator
-from regard.runtime import Interruptions, open_regular
+from regard.runtime import Interruptions
 
-Form = Literal["text", "n-best", "json"]
-SEPARATOR = " ||| "
 Item = TypeVar("Item")
 
 
@@ -208,13 +207,6 @@ def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
 # Output files
 
 
-class RecordCount(NamedTuple):
-    """Complete records at the start of a file, and their size in bytes."""
-
-    records: int
-    bytes: int
-
-
 class RecordFile:
     """Writes records to a new file, to an existing file that is continued, to a device, or to standard output.
 
@@ -328,60 +320,6 @@ class AlignedRecordFiles:
     def explain_interruption(self) -> str:
         """Return one sentence on how much is complete, and how to continue."""
         return self._files[-1].explain_interruption()
-
-
-def count_records(path: Path, form: Form, n_best: int = 1) -> RecordCount:
-    """Count the complete records of an output file.
-
-    The last record of an n-best list is complete if it has `n_best` lines. One with fewer lines is not counted: search
-    may have found fewer translations, or the record may have been cut.
-    """
-    if form == "n-best":
-        return _count_n_best(path, n_best)
-    if form == "json" and not next(complete_lines(path), b'{"source": ').startswith(b'{"source": '):
-        raise UserError(f"{path} was not written with --json, so --resume cannot continue it")
-    return count_lines(path)
-
-
-def _count_n_best(path: Path, n_best: int) -> RecordCount:
-    """Count the records of an n-best list; an incomplete last record is not counted."""
-    records = size = 0
-    last_start = last_lines = 0
-    for line in complete_lines(path):
-        digits = line.partition(SEPARATOR.encode())[0]
-        number = int(digits) if digits.isdigit() else 0
-        if number not in (records, records + 1) or number == 0:
-            raise UserError(f"{path} is not an n-best list written by regard, so --resume cannot continue it")
-        if number == records + 1:
-            last_start, last_lines = size, 0
-        records, last_lines, size = number, last_lines + 1, size + len(line)
-    if records and last_lines < n_best:
-        return RecordCount(records - 1, last_start)
-    return RecordCount(records, size)
-
-
-def count_aligned(paths: Sequence[Path], lines_per_record: int = 1) -> list[RecordCount]:
-    """Count the records that all of several corresponding files have."""
-    common = min(count_lines(path, lines_per_record).records for path in paths)
-    return [count_lines(path, lines_per_record, common) for path in paths]
-
-
-def count_lines(path: Path, lines_per_record: int = 1, most: int | None = None) -> RecordCount:
-    """Count the complete records of a file, up to `most`."""
-    records = size = 0
-    lines = complete_lines(path)
-    while most is None or records < most:
-        record = list(islice(lines, lines_per_record))
-        if len(record) < lines_per_record:
-            break
-        records, size = records + 1, size + sum(map(len, record))
-    return RecordCount(records, size)
-
-
-def complete_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their line breaks; a last line without one is dropped."""
-    with open_regular(path) as file:
-        yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _close_standard_output() -> None:

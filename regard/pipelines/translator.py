@@ -25,8 +25,8 @@ from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
-from regard.decoding.nat import NATGenerator, NATHypothesis
-from regard.decoding.stepper import TokenHypothesis
+from regard.decoding.nat import NATGenerator
+from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError, prefix_errors
 from regard.models.card import describe_model, save_pretrained
 from regard.models.folder import (

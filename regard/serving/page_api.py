@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from regard.serving import schemas
+from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
@@ -34,57 +34,61 @@ file_router = APIRouter(include_in_schema=False)
 
 @inspect_router.post("/sentences")
 async def sentences(
-    request: Request, body: schemas.InspectRequest, service: ServiceDependency
-) -> schemas.SentencesResponse:
+    request: Request, body: page_schemas.InspectRequest, service: ServiceDependency
+) -> page_schemas.SentencesResponse:
     """Split a text into the sentences that the model translates."""
     service.check_request(request, body.api_key, [body.text])
     model = service.models.find(body.model, "translate")
     assert model.job_builder is not None
     views = [
-        schemas.SentenceView(text=text, tokens=model.job_builder.count_tokens(text), divided=divided)
+        page_schemas.SentenceView(text=text, tokens=model.job_builder.count_tokens(text), divided=divided)
         for text, _, divided in model.job_builder.parse(body.text).sentences
     ]
-    return schemas.SentencesResponse(sentences=views, longest=model.info.longest_source)
+    return page_schemas.SentencesResponse(sentences=views, longest=model.info.longest_source)
 
 
 @inspect_router.post("/translation", **PACKET_RESPONSE)
-async def translation(request: Request, body: schemas.TranslationRequest, service: ServiceDependency) -> Response:
+async def translation(request: Request, body: page_schemas.TranslationRequest, service: ServiceDependency) -> Response:
     """Return the best translations of a sentence and their alignments."""
     return _packet(await _inspect_text(service, request, "translation", body, body.n_best))
 
 
 @inspect_router.post("/attention", **PACKET_RESPONSE)
-async def attention(request: Request, body: schemas.AttentionRequest, service: ServiceDependency) -> Response:
+async def attention(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
     """Return a small attention map of every head."""
     return _packet(await _inspect_text(service, request, "attention", body))
 
 
 @inspect_router.post("/map", **PACKET_RESPONSE)
-async def attention_map(request: Request, body: schemas.MapRequest, service: ServiceDependency) -> Response:
+async def attention_map(request: Request, body: page_schemas.MapRequest, service: ServiceDependency) -> Response:
     """Return the attention map of one head, or the mean over all heads of an attention module."""
     return _packet(await _inspect_text(service, request, "map", body))
 
 
 @inspect_router.post("/arithmetic", **PACKET_RESPONSE)
-async def arithmetic(request: Request, body: schemas.ArithmeticRequest, service: ServiceDependency) -> Response:
+async def arithmetic(request: Request, body: page_schemas.ArithmeticRequest, service: ServiceDependency) -> Response:
     """Return all intermediate results of the attention of one query."""
     return _packet(await _inspect_text(service, request, "arithmetic", body))
 
 
 @inspect_router.post("/beam")
-async def beam(request: Request, body: schemas.BeamRequest, service: ServiceDependency) -> schemas.BeamResponse:
+async def beam(
+    request: Request, body: page_schemas.BeamRequest, service: ServiceDependency
+) -> page_schemas.BeamResponse:
     """Return the tree of a beam search, or the iterations of a non-autoregressive model."""
-    return schemas.BeamResponse(**await _inspect_text(service, request, "beam", body))
+    return page_schemas.BeamResponse(**await _inspect_text(service, request, "beam", body))
 
 
 @inspect_router.post("/change")
-async def change(request: Request, body: schemas.ChangeRequest, service: ServiceDependency) -> schemas.ChangeResponse:
+async def change(
+    request: Request, body: page_schemas.ChangeRequest, service: ServiceDependency
+) -> page_schemas.ChangeResponse:
     """Return the translation by a model with scaled heads, other attention scores or other search settings."""
-    return schemas.ChangeResponse(**await _inspect_text(service, request, "change", body))
+    return page_schemas.ChangeResponse(**await _inspect_text(service, request, "change", body))
 
 
 @inspect_router.post("/positions", **PACKET_RESPONSE)
-async def positions(request: Request, body: schemas.PositionsRequest, service: ServiceDependency) -> Response:
+async def positions(request: Request, body: page_schemas.PositionsRequest, service: ServiceDependency) -> Response:
     """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
     service.check_request(request, body.api_key)
     return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
@@ -93,7 +97,7 @@ async def positions(request: Request, body: schemas.PositionsRequest, service: S
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
 async def image(request: Request, service: ServiceDependency) -> Response:
     """Return the classes of an image, and the attention of the class token or of a patch."""
-    fields, images = await _read_images(service, request, schemas.PatchRequest, 1)
+    fields, images = await _read_images(service, request, page_schemas.PatchRequest, 1)
     item = {"image": images[0], "patch": fields.patch, "pixels": service.limits.image_pixels}
     size = sum(await service.measure_images(images))
     return _packet(await _inspect(service, request, "image", fields.model, item, size))
@@ -119,7 +123,7 @@ async def _read_images(
 
 
 async def _inspect_text(
-    service: Service, request: Request, operation: str, body: schemas.InspectRequest, n_best: int = 1
+    service: Service, request: Request, operation: str, body: page_schemas.InspectRequest, n_best: int = 1
 ) -> Any:
     """Check the sentence of a request, and run an operation on it."""
     service.check_request(request, body.api_key, [body.text], n_best)

@@ -14,8 +14,8 @@ from regard.attention.multi_head import Attention
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.decoding.mask_predict import least_confident
-from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, NATHypothesis, score_target
-from regard.decoding.stepper import TokenHypothesis
+from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, score_target
+from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops.ctc import collapse

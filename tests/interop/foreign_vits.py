@@ -28,8 +28,8 @@ class TimmBlock(nn.Module):
 class TimmViT(nn.Module):
     def __init__(self, image: int, patch: int, width: int, layers: int, heads: int, hidden: int, classes: int) -> None:
         super().__init__()
-        self.cls_token = nn.Parameter(torch.empty(1, 1, width))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + (image // patch) ** 2, width))
+        self.cls_token = nn.Parameter(torch.randn(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.randn(1, 1 + (image // patch) ** 2, width))
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, patch, patch)})
         self.blocks = nn.Sequential(*(TimmBlock(width, heads, hidden) for _ in range(layers)))
         self.norm = nn.LayerNorm(width, 1e-6)
@@ -60,7 +60,7 @@ class TorchvisionBlock(nn.Module):
 class TorchvisionEncoder(nn.Module):
     def __init__(self, tokens: int, width: int, layers: int, heads: int, hidden: int) -> None:
         super().__init__()
-        self.pos_embedding = nn.Parameter(torch.empty(1, tokens, width))
+        self.pos_embedding = nn.Parameter(torch.randn(1, tokens, width))
         blocks = ((f"encoder_layer_{i}", TorchvisionBlock(width, heads, hidden)) for i in range(layers))
         self.layers = nn.Sequential(OrderedDict(blocks))
         self.ln = nn.LayerNorm(width, 1e-6)
@@ -73,7 +73,7 @@ class TorchvisionEncoder(nn.Module):
 class TorchvisionViT(nn.Module):
     def __init__(self, image: int, patch: int, width: int, layers: int, heads: int, hidden: int, classes: int) -> None:
         super().__init__()
-        self.class_token = nn.Parameter(torch.empty(1, 1, width))
+        self.class_token = nn.Parameter(torch.randn(1, 1, width))
         self.conv_proj = nn.Conv2d(3, width, patch, patch)
         self.encoder = TorchvisionEncoder(1 + (image // patch) ** 2, width, layers, heads, hidden)
         self.heads = nn.Sequential(OrderedDict(head=nn.Linear(width, classes)))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.data.text.tokenizer import SentencePieceTokenizer, Tokenizer
+from regard.data.text.sentencepiece import SentencePieceTokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos

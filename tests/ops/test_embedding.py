@@ -10,10 +10,10 @@ from torch import Tensor
 
 from regard.attention.masks import Packed
 from regard.layers import sinusoid
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Embedding, Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import embedding as module
-from regard.ops.embedding import CUT_OFF, embed, embed_or_cut_off, sum_by_token
+from regard.ops.embedding import CUT_OFF, embed, sum_by_token
 from tests.kernel_references import kernel_drop_mask
 
 pytestmark = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
@@ -70,8 +70,11 @@ def test_embeddings_of_cut_off_tokens_are_zero() -> None:
     kept = tokens % 3 != 0
     expected, expected_gradient = formula(tokens, positions, table, None, kept[..., None].double())
     cut_off = torch.where(kept, tokens, CUT_OFF)
-    plain = embed_or_cut_off(cut_off, table) * SCALE
-    assert_close((plain, gradient(plain, table)), (expected, expected_gradient))
+    config = TransformerConfig.base(len(table), width=24, heads=2, positions="rotary", dropout=0.0)
+    layer = Embedding(len(table), config)
+    layer.weight, layer.scale = torch.nn.Parameter(table.detach()), SCALE
+    plain = layer.train()(cut_off, positions, 13)
+    assert_close((plain, gradient(plain, layer.weight)), (expected, expected_gradient))
     y = embed(cut_off, table, SCALE, positions, encodings)
     assert_close((y, gradient(y, table)), (expected + encodings.double()[positions], expected_gradient))
 

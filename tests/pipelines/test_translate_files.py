@@ -17,12 +17,10 @@ from regard import Constraints, SearchSettings, Translator, UserError
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator
 from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.record_counts import count_aligned, count_lines, count_records
 from regard.pipelines.translate_files import (
     AlignedRecordFiles,
     RecordFile,
-    count_aligned,
-    count_lines,
-    count_records,
     format_record,
     read_texts,
     translate_lines,

@@ -5,22 +5,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from regard.serving.schemas import (
-    ApiTranslateRequest,
+from regard.serving.page_schemas import (
     ArithmeticRequest,
     BeamRequest,
     ChangeRequest,
-    ClassifyRequest,
-    DetectRequest,
     InspectRequest,
     MapRequest,
     PatchRequest,
     PositionsRequest,
     SearchOptions,
-    TextsRequest,
-    TranslateRequest,
     TranslationRequest,
 )
+from regard.serving.schemas import ApiTranslateRequest, ClassifyRequest, DetectRequest, TextsRequest, TranslateRequest
 
 VALID: dict[type[BaseModel], dict[str, Any]] = {
     TranslateRequest: {"q": "x", "source": "en", "target": "zh"},

@@ -201,7 +201,7 @@ def test_consecutive_skipped_steps_end_the_run_and_keep_the_checkpoint(tmp_path:
 def test_isolated_skipped_steps_do_not_end_the_run(tmp_path: Path) -> None:
     task = ScaledLine(points(6), dict.fromkeys(range(1, 40, 2), math.nan))
     assert run(task, tmp_path / "out", {"max_skips": 2}, steps=40).steps == 40
-    assert log(tmp_path / "out")[-2]["skipped_steps"] == 20
+    assert [entry["skipped_steps"] for entry in log(tmp_path / "out") if "skipped_steps" in entry][-1] == 20
 
 
 def test_report_contains_steps_skipped_since_the_last_report() -> None:
@@ -301,7 +301,7 @@ def test_resumed_run_continues_the_counts(
 
     expected = reported("uninterrupted")
     assert [entry for entry in reported("resumed") if entry[0] > 6] == [entry for entry in expected if entry[0] > 6]
-    assert expected[-2] == (12, 2)
+    assert (12, 2) in expected
 
 
 def test_excessive_learning_rate_ends_the_run_with_advice(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -4,24 +4,23 @@ The `tokenizers` library learns and applies the subword units. This module fixes
 such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
 
-import base64
 import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import tokenizers
 from tokenizers import Regex, models, normalizers
 
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
-from regard.runtime import import_optional, one_line, parse_json, read_text
+from regard.runtime import one_line, read_text
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""
@@ -39,11 +38,6 @@ LEADING_SPACE = normalizers.Sequence(
 A text that starts with a space gets another one, so that decoding can always remove a leading space.
 """
 
-SENTENCEPIECE_PREFIX = '{"sentencepiece":'
-"""Start of a file written by `SentencePieceTokenizer.save`."""
-REQUIRED_TOKENS = ("<pad>", "</s>", "<unk>")
-_LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
-"""A token that selects the target language of a multilingual model, such as ">>de<<"."""
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.json", "source.tokenizer.json", "target.tokenizer.json"
 """Names of the files of `Vocabularies` in a model folder."""
 
@@ -66,6 +60,8 @@ class Tokenizer:
     UNK: ClassVar[int] = 3
     SPECIAL_TOKENS: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
     FIXED_TOKENS: ClassVar[tuple[str, ...]] = (*SPECIAL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256)))
+    formats: ClassVar[dict[str, type["Tokenizer"]]] = {}
+    """Subclasses by the beginning of the files that they write; each is added by the module that defines it."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the library, which should come from `train` or `load`."""
@@ -267,7 +263,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read a tokenizer of either class written by `save`.
+        """Read a tokenizer of any class written by `save`.
 
         Raises:
             UserError: If the file cannot be read, is damaged, or contains a tokenizer with other special ids or one
@@ -277,8 +273,8 @@ class Tokenizer:
             content = read_text(path)
         except UserError as error:
             raise UserError(f"{error}; give the path of a saved tokenizer.") from None
-        kind = SentencePieceTokenizer if content.startswith(SENTENCEPIECE_PREFIX) else Tokenizer
-        return kind.parse(content, path)
+        starts = [start for start in cls.formats if content.startswith(start)]
+        return (cls.formats[starts[0]] if starts else Tokenizer).parse(content, path)
 
     @classmethod
     def parse(cls, content: str, path: Path) -> "Tokenizer":
@@ -332,117 +328,6 @@ class Tokenizer:
             if not 0 <= index < len(table):
                 raise ValueError(f"id {index} is not in the vocabulary of {len(table)} tokens")
             yield table[index]
-
-
-class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model of an imported model, and a separate vocabulary with the ids. It may be lossy.
-
-    This is how Marian models work: a token outside the vocabulary is unknown, even if SentencePiece has an id for it.
-
-    Args:
-        model: Content of the SentencePiece model file.
-        ids: Id of every token, without gaps; contains `REQUIRED_TOKENS`.
-        name: Name of the tokenizer in error messages.
-    """
-
-    def __init__(self, model: bytes, ids: Mapping[str, int], name: str) -> None:
-        self._model, self._ids = model, dict(ids)
-        self._processor = _open_sentencepiece(model, name)
-        if sorted(self._ids.values()) != list(range(len(self._ids))):
-            raise UserError(f"{name}: the token ids have gaps or duplicates, but must be 0 to {len(self._ids) - 1}")
-        for token in REQUIRED_TOKENS:
-            if token not in self._ids:
-                raise UserError(f"{name}: the vocabulary has no token {token}")
-        self._unknown = self._ids["<unk>"]
-        tokens = sorted(self._ids, key=self._ids.__getitem__)
-        self._tokens = [token.replace(SPACE_MARK, " ") for token in tokens]
-        try:
-            self._bytes = [self._decode_token(token) for token in tokens]
-            self._split("a")
-        except (IndexError, ValueError, RuntimeError) as error:
-            raise UserError(f"{name}: damaged SentencePiece model ({one_line(error)})") from None
-
-    def _decode_token(self, token: str) -> bytes:
-        if token in REQUIRED_TOKENS or _LANGUAGE_TOKEN.fullmatch(token):
-            return b""
-        sentencepiece_id = self._processor.piece_to_id(token)
-        if self._processor.is_byte(sentencepiece_id):
-            return bytes([int(token[3:5], 16)])
-        if self._processor.is_control(sentencepiece_id):
-            return b""
-        return token.replace(SPACE_MARK, " ").encode("utf-8")
-
-    @property
-    def kind(self) -> Literal["bpe", "word"]:
-        """Not available, because only tokenizers trained by regard have a kind."""
-        raise UserError("this is a SentencePiece tokenizer; a model with it can translate, but not be trained")
-
-    @property
-    def ids(self) -> dict[str, int]:
-        """Id of every token, spelled as in SentencePiece."""
-        return dict(self._ids)
-
-    @property
-    def model(self) -> bytes:
-        """Content of the SentencePiece model file."""
-        return self._model
-
-    def encode(self, text: str) -> list[int]:
-        check_surrogates(text, "the text")
-        return self._encode(text)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        for number, text in enumerate(texts):
-            check_surrogates(text, f"text {number} of the batch")
-        return [self._encode(text) for text in texts]
-
-    def encode_continuation(self, text: str) -> list[int]:
-        check_surrogates(text, "the text")
-        tokens = self._split(text)
-        if tokens and tokens[0] == SPACE_MARK:
-            del tokens[0]
-        elif tokens and tokens[0].removeprefix(SPACE_MARK) in self._ids:
-            tokens[0] = tokens[0].removeprefix(SPACE_MARK)
-        return [self._ids.get(token, self._unknown) for token in tokens]
-
-    def _encode(self, text: str) -> list[int]:
-        language = _LANGUAGE_TOKEN.match(text)
-        if language and language[0] in self._ids:
-            return [self._ids[language[0]], *self._encode(text[language.end() :])]
-        return [self._ids.get(token, self._unknown) for token in self._split(text)]
-
-    def _split(self, text: str) -> list[str]:
-        tokens: list[str] = self._processor.encode(text, out_type=str)
-        return tokens
-
-    def with_tokens(self, tokens: Sequence[str]) -> Tokenizer:
-        if tokens:
-            raise UserError("tokens cannot be added to a SentencePiece tokenizer")
-        return self
-
-    def to_tokenizers(self) -> tokenizers.Tokenizer:
-        """Not available, because the `tokenizers` library has no equivalent."""
-        raise UserError("this is a SentencePiece tokenizer, which this format does not support")
-
-    def _to_json(self) -> str:
-        content = {"sentencepiece": base64.b64encode(self._model).decode("ascii"), "ids": self._ids}
-        return json.dumps(content, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def parse(cls, content: str, path: Path) -> "SentencePieceTokenizer":
-        try:
-            values = parse_json(content)
-            model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error}); import it again.") from None
-        return cls(model, check_ids(ids, path), str(path))
-
-    def fingerprint(self) -> str:
-        content = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
-        return hashlib.sha256(content).hexdigest()[:16]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer")
 
 
 @dataclass(frozen=True)
@@ -550,20 +435,3 @@ def same_normaliser(one: normalizers.Normalizer | None, other: normalizers.Norma
 def _is_exact(token: tokenizers.AddedToken) -> bool:
     """Return whether an added token matches exactly its own characters, as those of `with_tokens` do."""
     return not (token.special or token.normalized or token.single_word or token.lstrip or token.rstrip)
-
-
-def check_ids(values: Any, path: Path) -> dict[str, int]:
-    """Return the vocabulary read from a JSON file."""
-    if not isinstance(values, dict) or not all(type(number) is int for number in values.values()):
-        raise UserError(f"{path}: a vocabulary must be a JSON object of tokens with integer ids")
-    return values
-
-
-def _open_sentencepiece(model: bytes, name: str) -> Any:
-    sentencepiece = import_optional("sentencepiece", "export")
-    if not model:
-        raise UserError(f"{name}: the SentencePiece model is empty")
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"{name}: damaged or not a SentencePiece model ({one_line(error)})") from None

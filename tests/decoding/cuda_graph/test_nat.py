@@ -17,8 +17,8 @@ from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import nat as module
 from regard.decoding.cuda_graph.capture import why_not_capture_nat
 from regard.decoding.cuda_graph.nat import CapturedNAT
-from regard.decoding.nat import NATGenerator, NATHypothesis
-from regard.decoding.stepper import TokenHypothesis
+from regard.decoding.nat import NATGenerator
+from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from tests.decoding.test_nat import VOCAB, peaked_model

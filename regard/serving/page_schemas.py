@@ -1,0 +1,159 @@
+"""Schemas of requests and responses of the page's API under /api/inspect/."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from regard.serving.schemas import ImageRequest, ModelName, StrictRequest, Text
+
+AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
+Index = Annotated[int, Field(ge=0, le=100_000)]
+
+
+class InspectRequest(StrictRequest):
+    """A sentence and the model to inspect."""
+
+    text: Text = Field(min_length=1, description="a sentence; only inspect/sentences splits it")
+    model: ModelName = None
+
+
+class SentenceView(BaseModel):
+    """A sentence and its number of tokens, without END; `divided` marks a part of a longer sentence."""
+
+    text: str
+    tokens: int
+    divided: bool
+
+
+class SentencesResponse(BaseModel):
+    """The sentences of a text."""
+
+    sentences: list[SentenceView]
+    longest: int | None = Field(description="tokens of the longest source in the training data")
+
+
+class TranslationRequest(InspectRequest):
+    """Request for translations with their alignments."""
+
+    n_best: int = Field(1, ge=1, le=1000)
+
+
+class AttentionRequest(InspectRequest):
+    """Request for the attention maps of all heads."""
+
+    target: list[Index] | None = Field(None, max_length=8192, description="token ids of the translation")
+
+
+class MapRequest(AttentionRequest):
+    """Request for the attention map of one head."""
+
+    name: AttentionName
+    head: Index | None = Field(None, description="default: the mean of all heads")
+    quantity: Literal["weights", "scores"] = "weights"
+
+
+class ArithmeticRequest(AttentionRequest):
+    """Request for the intermediate results of one query of one head."""
+
+    name: AttentionName
+    head: Index
+    query: Index
+
+
+class SearchOptions(BaseModel):
+    """Changed search settings; the others are those of the server."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    beam: int | None = Field(None, ge=1, le=16)
+    length_penalty: Literal["average", "wu", "none"] | None = None
+    alpha: float | None = Field(None, ge=0, le=10)
+    temperature: float | None = Field(None, ge=0.01, le=100, description="sample instead of using beam search")
+    seed: int | None = Field(None, ge=0, le=2**31, description="seed for sampling")
+    iterations: int | None = Field(None, ge=1, le=20, description="iterations of a non-autoregressive model")
+    lengths: int | None = Field(None, ge=1, le=16, description="length candidates of a non-autoregressive model")
+
+
+class BeamRequest(InspectRequest):
+    """Request for the steps of a search."""
+
+    search: SearchOptions = SearchOptions()
+
+
+class ChangeRequest(InspectRequest):
+    """Request for a translation by a modified model."""
+
+    factors: dict[AttentionName, dict[Index, Annotated[float, Field(ge=-10, le=10)]]] = Field(
+        default_factory=dict, description="factors of head outputs: {attention: {head: factor}}", max_length=1000
+    )
+    sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+    search: SearchOptions = SearchOptions()
+
+
+class PositionsRequest(StrictRequest):
+    """Request for the position encodings of a model."""
+
+    model: ModelName = None
+    length: int = Field(64, ge=2, le=512, description="number of positions")
+
+
+class PatchRequest(ImageRequest):
+    """Form or query fields of a request to inspect an image."""
+
+    patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class HypothesisView(BaseModel):
+    """A translation with its tokens."""
+
+    text: str
+    score: float
+    tokens: list[int]
+    labels: list[str]
+    probabilities: list[float]
+
+
+class BeamNode(BaseModel):
+    """A hypothesis of a beam search; `parent` is the index of another node, or -1."""
+
+    parent: int
+    step: int
+    token: str
+    outcome: str = Field(description="kept, ended, or dropped with a reason")
+    log_prob: float | None
+    cumulative_log_prob: float | None
+    score: float | None
+
+
+class NATIteration(BaseModel):
+    """Tokens after one iteration; `predicted` marks those that were predicted in this iteration."""
+
+    tokens: list[str]
+    probabilities: list[float]
+    predicted: list[bool]
+
+
+class NATCandidate(BaseModel):
+    """A translation of a non-autoregressive model, and its iterations."""
+
+    text: str
+    score: float
+    iterations: list[NATIteration]
+
+
+class BeamResponse(BaseModel):
+    """Steps of a search: the tree of a beam search, or the iterations of a non-autoregressive model."""
+
+    text: str
+    score: float
+    settings: dict[str, str | int | float | bool | None]
+    length: str | None = Field(description="how a non-autoregressive model determines the target length")
+    tree: list[BeamNode]
+    candidates: list[NATCandidate] = Field(description="best first")
+
+
+class ChangeResponse(BaseModel):
+    """The translation, and the number of heads of each attention module."""
+
+    translation: HypothesisView
+    heads: dict[str, int]
