@@ -24,7 +24,7 @@ import torch
 import yaml
 from harness import environment, save_result
 from pydantic import Field
-from side_by_side import Job, run_stages
+from side_by_side import Job, run_jobs
 
 from regard.config import Settings
 from regard.data.text.languages import tokenisation_for
@@ -123,14 +123,14 @@ def main(words: Sequence[str] | None = None) -> None:
                 f"{arguments.table}.yaml has no configuration {name}; it has {', '.join(table.configurations)}"
             )
     if not arguments.child:
-        stages = plan(table, arguments)
-        sys.exit(run_stages(stages, arguments.out, arguments.jobs, arguments.limit, arguments.mps))
+        jobs = plan(table, arguments)
+        sys.exit(run_jobs(jobs, arguments.out, arguments.jobs, arguments.limit, arguments.mps))
     (name,), (seed,) = arguments.names, arguments.seed
     (train_backward_teacher if arguments.backward else run_configuration)(table, arguments, name, seed)
 
 
-def plan(table: Table, arguments: argparse.Namespace) -> list[list[Job]]:
-    """Return the jobs of all configurations and seeds: first the teachers, then the others."""
+def plan(table: Table, arguments: argparse.Namespace) -> list[Job]:
+    """Return the jobs of all configurations and seeds: teachers, runs without teachers, and students."""
     shared = [word for change in arguments.changes for word in ("--set", change)]
     shared += ["--test"] * arguments.test + ["--reverse"] * arguments.reverse
     runs = [(name, seed) for seed in arguments.seed for name in arguments.names]
@@ -147,11 +147,12 @@ def plan(table: Table, arguments: argparse.Namespace) -> list[list[Job]]:
         words = [__file__, arguments.table, arguments.data, arguments.out, name, "--seed", seed, "--child", *shared]
         words += ["--backward"] * backward
         words += ["--teach", *taught[name, seed, backward]] if (name, seed, backward) in taught else []
-        return Job(run_name(name, seed, backward), tuple(map(str, words)))
+        after = () if backward else tuple(run_name(*teacher) for teacher in list_teachers(table, name))
+        return Job(run_name(name, seed, backward), tuple(map(str, words)), after)
 
     plain = [run for run in runs if not table.configurations[run[0]].teachers and (*run, False) not in taught]
     students = [job(*run) for run in runs if table.configurations[run[0]].teachers]
-    return [[job(*teacher) for teacher in taught] + [job(*run) for run in plain], students]
+    return [*(job(*teacher) for teacher in taught), *(job(*run) for run in plain), *students]
 
 
 def list_teachers(table: Table, name: str) -> list[tuple[str, int, bool]]:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import translation as script
 from benchmarks.reports import configurations as report
-from benchmarks.side_by_side import Job, run_stages
+from benchmarks.side_by_side import Job, run_jobs
 from regard.training.tasks.registry import load_recipe
 
 TINY = ("training.steps=2", "training.validate_every=2", "batch.tokens=256", "training.device=cpu", "search.beam=1")
@@ -52,14 +52,14 @@ def test_configurations_have_valid_recipes(table: str, name: str) -> None:
 
 
 def test_teachers_are_trained_once_and_before_their_students(tmp_path: Path) -> None:
-    stages = script.plan(
+    jobs = script.plan(
         MULTI30K, arguments("multi30k", tmp_path, "rehearsal", "plain", "rehearsal-teacher", seed=[1, 2])
     )
-    names = [[job.name for job in stage] for stage in stages]
     teachers = ["rehearsal-teacher-seed1", "rehearsal-teacher-backward-seed1"]
-    assert stages[0][1].words[-4:] == ("--backward", "--teach", "2", "train")
+    assert jobs[1].words[-4:] == ("--backward", "--teach", "2", "train")
     plain, students = ["plain-seed1", "plain-seed2", "rehearsal-teacher-seed2"], ["rehearsal-seed1", "rehearsal-seed2"]
-    assert names == [[*teachers, *plain], students]
+    assert [job.name for job in jobs] == [*teachers, *plain, *students]
+    assert [job.after for job in jobs] == [()] * 5 + [tuple(teachers)] * 2
 
 
 def test_student_is_trained_on_translations_of_both_directions(tmp_path: Path) -> None:
@@ -97,9 +97,11 @@ def test_joint_model_is_scored_on_every_set(tmp_path: Path, reverse: bool, token
 
 def test_jobs_that_fail_or_run_out_of_time_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [Job("good", ("-c", "")), Job("bad", ("-c", "raise SystemExit('no data')"))]
-    assert run_stages([jobs], tmp_path, 2, 60, mps=False) == 1
-    assert capsys.readouterr().out == "bad: failed: ['no data']\n"
-    assert run_stages([[Job("slow", ("-c", "import time; time.sleep(60)"))]], tmp_path, 1, 0.2, mps=False) == 1
+    jobs += [Job("late", ("-c", ""), after=("good", "bad")), Job("next", ("-c", ""), after=("good",))]
+    assert run_jobs(jobs, tmp_path, 1, 60, mps=False) == 2
+    out = "bad: failed: ['no data']\nlate: not started, because bad did not finish\n"
+    assert capsys.readouterr().out == out
+    assert run_jobs([Job("slow", ("-c", "import time; time.sleep(60)"))], tmp_path, 1, 0.2, mps=False) == 1
     assert capsys.readouterr().out == "slow: out of time: []\n"
 
 
