@@ -73,16 +73,18 @@ def plan(arguments: argparse.Namespace) -> list[list[Job]]:
     """Return the jobs of all configurations and seeds: first the teachers, then the others."""
     shared = [word for change in arguments.changes for word in ("--set", change)] + ["--test"] * arguments.test
     runs = [(name, seed) for seed in arguments.seed for name in arguments.names]
-    taught: dict[tuple[str, int, bool], list[str]] = {}  # what each teacher translates
+    taught: dict[tuple[str, int, bool], list[str]] = {}  # the beam and the texts that each teacher translates
     for name in arguments.names:
         for teacher in list_teachers(name):
-            texts = taught.setdefault(teacher, [])
-            texts += [text for text in CONFIGURATIONS[name]["teachers"]["texts"] if text not in texts]
+            beam, *texts = taught.get(teacher, ["1"])
+            wanted = CONFIGURATIONS[name]["teachers"]
+            texts += [text for text in wanted["texts"] if text not in texts]
+            taught[teacher] = [str(max(int(beam), wanted["beam"])), *texts]
 
     def job(name: str, seed: int, backward: bool = False) -> Job:
-        texts = taught.get((name, seed, backward), [])
+        taught_texts = taught.get((name, seed, backward), [])
         words = [__file__, arguments.data, arguments.out, name, "--seed", seed, "--child", *shared]
-        words += ["--backward"] * backward + ["--teach", *texts] * bool(texts)
+        words += ["--backward"] * backward + ["--teach", *taught_texts] * bool(taught_texts)
         return Job(run_name(name, seed, backward), tuple(map(str, words)))
 
     plain = [(name, seed) for name, seed in runs if not list_teachers(name) and (name, seed, False) not in taught]
@@ -110,6 +112,9 @@ def run_configuration(arguments: argparse.Namespace) -> None:
     if "first" in CONFIGURATIONS[name]:
         train(data, out / "first", seed, [*changes, *CONFIGURATIONS[name]["first"], *arguments.changes])
         changes += [f"init.from={out / 'first'}", *CONFIGURATIONS[name]["then"]]
+    teachers = CONFIGURATIONS[name].get("teachers", {})
+    if teachers.get("init"):
+        changes += [f"init.from={arguments.out / run_name(teachers['name'], seed, False) / 'run'}"]
     corpora = list_corpora(arguments.out, name, data)
     outcome = train(data, out / "run", seed, [*changes, *arguments.changes], corpora=corpora)
     device = choose_device("auto")
@@ -143,15 +148,16 @@ def run_backward_teacher(arguments: argparse.Namespace) -> None:
 
 
 def teach(translator: Translator, arguments: argparse.Namespace, out: Path, backward: bool) -> None:
-    """Write the translations of the chosen texts, with beam 5, as OUT/TEXT.tsv."""
-    for text in arguments.teach or ():
+    """Write the translations of the chosen texts with the chosen beam as OUT/TEXT.tsv."""
+    beam, *texts = arguments.teach or ("1",)
+    for text in texts:
         path, source = out / f"{text}.tsv", text_file(arguments.data, text, LANGUAGES[backward])
         corpus = Corpus(lambda source=source: (Pair(line, "") for line in read_lines(source)), has_references=False)
         with path.open("w", encoding="utf-8") as file:
             distill(
                 translator,
                 corpus,
-                Distillation(search=SearchSettings(beam=5)),
+                Distillation(search=SearchSettings(beam=int(beam))),
                 lambda pairs, file=file, path=path: file.writelines(format_pairs([path], pairs)),
             )
 
@@ -229,6 +235,7 @@ def describe(outcome: RunResult, seed: int, device: torch.device) -> dict[str, A
         "best_step": outcome.best_step,
         "steps": outcome.steps,
         "training_seconds": round(outcome.seconds, 1),
+        "phases": {name: round(seconds, 1) for name, seconds in outcome.phases.items()},
         "seed": seed,
         **environment(device),
     }

@@ -1,10 +1,10 @@
 """Run `regard` repeatedly in forked processes that are killed, then once to its end; see kill_and_resume.py.
 
 A plan lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder of the run,
-{"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"seconds": 0.3} after
-some time. {"worker": 2, "batch": 5, "at": "within"} kills a data worker instead, while it sends its fifth batch. With
-"signal" the process receives another signal than SIGKILL, and the call continues. {"limit": 1000} limits the size of
-the files that it writes.
+{"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"replay": 3} after its
+third replay of a captured step, {"seconds": 0.3} after some time. {"worker": 2, "batch": 5, "at": "within"} kills a
+data worker instead, while it sends its fifth batch. With "signal" the process receives another signal than SIGKILL, and
+the call continues. {"limit": 1000} limits the size of the files that it writes.
 """
 
 import json
@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from regard.cli import main
 from regard.training import workers
+from regard.training.cuda_graph import StepGraph
 from regard.training.loop import TrainingLoop
 
 CALLS = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "save_file")
@@ -92,6 +93,23 @@ def kill_in_step(number: int, report: int) -> None:
     register(count)
 
 
+def kill_in_replay(number: int, report: int) -> None:
+    """Kill this process after it has started its n-th replay of a captured step."""
+    replay = StepGraph.replay
+    replays = 0
+
+    def count(self: Any, *arguments: Any) -> Any:
+        nonlocal replays
+        result = replay(self, *arguments)
+        replays += result is not None
+        if replays == number:
+            os.write(report, b"replay")
+            die()
+        return result
+
+    StepGraph.replay = count  # type: ignore[method-assign]
+
+
 def dying_worker(worker: int, batch: int, at: str, report: int | None = None) -> Callable[..., None]:
     """Return a constructor of data workers, of which one is killed when it prepares its n-th batch.
 
@@ -137,6 +155,8 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
             kill_in_call(death, out, report)
         if "step" in death:
             kill_in_step(death["step"], report)
+        if "replay" in death:
+            kill_in_replay(death["replay"], report)
         if "worker" in death:
             workers._Worker.__init__ = dying_worker(**death, report=report)  # type: ignore[method-assign]
         sys.argv = ["regard", *arguments]

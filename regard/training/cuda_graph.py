@@ -27,13 +27,26 @@ class StepGraph(Generic[B, T]):
 
     On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that `run_step` returns must
     not be written elsewhere.
+
+    Args:
+        run_step: The step, or its first part, given the batches.
+        device: Device of the batches.
+        exchange: What runs uncaptured after the first part, given its result: communication between processes.
+        finish: The second part of the step, captured in a graph of its own, given the result of the first part.
     """
 
-    def __init__(self, run_step: Callable[[Sequence[B]], T], device: torch.device) -> None:
-        self.run_step, self.device = run_step, device
+    def __init__(
+        self,
+        run_step: Callable[[Sequence[B]], Any],
+        device: torch.device,
+        exchange: Callable[[Any], object] = lambda result: None,
+        finish: Callable[[Any], T] | None = None,
+    ) -> None:
+        self.device, self.exchange = device, exchange
+        self.parts: list[Callable[[Any], Any]] = [run_step] if finish is None else [run_step, finish]
         self.signature: Hashable = None
         self.eager_steps = 0  # consecutive eager steps on batches of this signature
-        self.captured: _CapturedStep[B, T] | None = None
+        self.captured: _CapturedStep[B] | None = None
         self.enabled = True
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -53,8 +66,9 @@ class StepGraph(Generic[B, T]):
             self.eager_steps += 1
             return None
         if self.captured is None:
-            self.captured = _CapturedStep(self.run_step, batches, self._stream)
-        return self.captured.replay(batches)
+            self.captured = _CapturedStep(self.parts, self.exchange, batches, self._stream)
+        result: T = self.captured.replay(batches)
+        return result
 
     def disable(self) -> None:
         """Run all further steps eagerly and free the memory of the captured step."""
@@ -73,28 +87,46 @@ class StepGraph(Generic[B, T]):
         main.wait_stream(self._stream)
 
 
-class _CapturedStep(Generic[B, T]):
-    """A step on static batches, captured if there is a stream."""
+class _CapturedStep(Generic[B]):
+    """The parts of a step on static batches, captured if there is a stream."""
 
-    def __init__(self, run_step: Callable[[Sequence[B]], T], batches: Sequence[B], stream: Any) -> None:
-        self.run_step = run_step
+    def __init__(
+        self,
+        parts: Sequence[Callable[[Any], Any]],
+        exchange: Callable[[Any], object],
+        batches: Sequence[B],
+        stream: Any,
+    ) -> None:
+        self.parts, self.exchange = parts, exchange
         self.batches = [with_tensors(batch, [_copy_with_strides(t) for t in tensors_of(batch)]) for batch in batches]
         self.tensors = [tensor for batch in self.batches for tensor in tensors_of(batch)]
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: T | None = None
-        if stream is not None:
-            self.graph = torch.cuda.CUDAGraph()
-            # Another thread prepares batches on the device, which must not interfere with the capture.
-            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-                self.result = run_step(self.batches)
+        self.captured_parts = None if stream is None else self._capture(stream)
 
-    def replay(self, batches: Sequence[B]) -> T:
+    def _capture(self, stream: Any) -> list[tuple[torch.cuda.CUDAGraph, Any]]:
+        """Return the graph of each part and its result, in tensors that are overwritten by each replay."""
+        captured: list[tuple[torch.cuda.CUDAGraph, Any]] = []
+        result: Any = self.batches
+        for part in self.parts:
+            graph = torch.cuda.CUDAGraph()
+            pool = captured[-1][0].pool() if captured else None
+            # Another thread prepares batches on the device, which must not interfere with the capture.
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                result = part(result)
+            captured.append((graph, result))
+        return captured
+
+    def replay(self, batches: Sequence[B]) -> Any:
         torch._foreach_copy_(self.tensors, [tensor for batch in batches for tensor in tensors_of(batch)])
-        if self.graph is None:
-            return self.run_step(self.batches)
-        self.graph.replay()
-        assert self.result is not None
-        return self.result
+        result: Any = self.batches
+        for number, part in enumerate(self.parts):
+            if number:
+                self.exchange(result)
+            if self.captured_parts is None:
+                result = part(result)
+            else:
+                graph, result = self.captured_parts[number]
+                graph.replay()
+        return result
 
 
 def _copy_with_strides(tensor: Tensor) -> Tensor:

@@ -61,13 +61,12 @@ class Processes:
         """Return the sum over all processes."""
         return self._reduce(number, dist.ReduceOp.SUM)
 
-    def sum_tensors(self, scalars: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Sum scalar tensors over all processes on their device, without synchronising with the host."""
-        if self.group is None:
-            return scalars
-        stacked = torch.stack(list(scalars))
-        dist.all_reduce(stacked)
-        return stacked.unbind()
+    def sum_tensors_(self, scalars: Sequence[Tensor]) -> None:
+        """Sum scalar tensors over all processes in place, on their device, without synchronising with the host."""
+        if self.group is not None:
+            stacked = torch.stack(list(scalars))
+            dist.all_reduce(stacked)
+            torch._foreach_copy_(list(scalars), list(stacked.unbind()))
 
     def max(self, number: int) -> int:
         """Return the maximum over all processes."""

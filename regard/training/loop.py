@@ -84,8 +84,11 @@ class TrainingLoop(Generic[B]):
         device = self.state.device
         self.rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
-        captured = training.uses_cuda_graph and not processes.launched
-        self.step_graph = StepGraph(self._captured_step, device) if captured else None
+        self.step_graph: StepGraph[B, StepResult] | None = None
+        if training.uses_cuda_graph and processes.launched:
+            self.step_graph = StepGraph(self._captured_gradients, device, self._exchange, self._captured_update)
+        elif training.uses_cuda_graph:
+            self.step_graph = StepGraph(self._captured_step, device)
 
     def run(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
         """Train from a checkpoint, or from the first step, to the last step or until validations stop improving.
@@ -169,8 +172,9 @@ class TrainingLoop(Generic[B]):
         task.model.train()
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            reserved = self._reserve_memory()
-            tried = self.strategy.accumulate([task.largest_batch()], self.state.step + 1)
+            reserved, batches = self._reserve_memory(), [task.largest_batch()]
+            self.strategy.start_step(batches)
+            tried = self.strategy.accumulate(batches, self.state.step + 1)
             del reserved
         task.model.zero_grad(set_to_none=True)
         for buffer, before in buffers:
@@ -204,7 +208,8 @@ class TrainingLoop(Generic[B]):
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
         stage = self.task.begin_step(step)
-        result = self._replayed_step(step_batches, step, stage) or self._eager_step(step_batches, step)
+        tokens = self.strategy.start_step(step_batches)
+        result = self._replayed_step(step_batches, step, stage, tokens) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
@@ -247,6 +252,8 @@ class TrainingLoop(Generic[B]):
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
             accumulated = self.strategy.accumulate(batches, step)
             loss = self._sum(accumulated.losses, accumulated.tokens)
+            self.strategy.collect_gradients()
+            self._exchange(loss)
             result = self._update_weights(loss, loss.total / loss.count)
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
@@ -258,12 +265,10 @@ class TrainingLoop(Generic[B]):
             )
         return result
 
-    def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
+    def _replayed_step(self, batches: list[B], step: int, stage: Hashable, tokens: int) -> StepResult | None:
         """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
-        count = max(1, sum(map(self.task.count, batches)))
-        self.strategy.step_tokens.fill_(count)
         try:
             result = self.step_graph.replay(batches, stage)
         except (RuntimeError, MemoryError) as error:
@@ -273,12 +278,26 @@ class TrainingLoop(Generic[B]):
             self.step_graph.disable()
             self.reporter.failed_capture(batches[0], step)
             return None
-        return None if result is None else replace(result, loss=replace(result.loss, count=count))
+        return None if result is None else replace(result, loss=replace(result.loss, count=tokens))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
-        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
+        return self._captured_update(self._captured_gradients(batches))
+
+    def _captured_gradients(self, batches: Sequence[B]) -> LossSum:
+        """Compute the gradients of the batches of this process, and return their loss."""
         loss = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches], 1)
+        self.strategy.collect_gradients()
+        return loss
+
+    def _exchange(self, loss: LossSum) -> None:
+        """Sum losses and gradients over all processes."""
+        self.strategy.exchange_gradients()
+        self.processes.sum_tensors_([loss.total, *loss.logged.values()])
+
+    def _captured_update(self, loss: LossSum) -> StepResult:
+        """Update the weights with the gradients of the step."""
+        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
         try:
             for group in groups:
                 group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
@@ -299,13 +318,12 @@ class TrainingLoop(Generic[B]):
         return StepResult(loss, norm, taken)
 
     def _sum(self, losses: list[LossSum], tokens: int) -> LossSum:
-        """Return the loss of a step over all processes; NaN if there are no batches."""
+        """Return the loss of the batches of this process; NaN if there are none."""
         if not losses:
             return LossSum(torch.full((), float("nan"), device=self.state.device), 1)
         total = torch.stack([loss.total for loss in losses]).sum()
         logged = {name: torch.stack([loss.logged[name] for loss in losses]).sum() for name in losses[0].logged}
-        total, *sums = self.processes.sum_tensors([total, *logged.values()])
-        return LossSum(total, tokens, dict(zip(logged, sums, strict=True)))
+        return LossSum(total, tokens, logged)
 
     # Validation
 

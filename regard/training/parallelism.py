@@ -1,4 +1,4 @@
-"""How the gradients of a step are computed: by a single process, with DistributedDataParallel or with FSDP2."""
+"""How the gradients of a step are computed: by one process, or by several, which average them or shard the model."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from regard.errors import UserError
@@ -24,7 +25,9 @@ def build_strategy(task: Task[B], processes: Processes, training: TrainingSettin
     """Choose the strategy for these processes. It wraps the task's model, which must not be used otherwise after."""
     if not processes.launched:
         return SingleProcess(task, training)
-    return (DataParallel if training.sharding == "ddp" else FullyShardedDataParallel)(task, training, processes)
+    if training.sharding == "fsdp":
+        return FullyShardedDataParallel(task, training, processes)
+    return (CapturedDataParallel if training.uses_cuda_graph else DataParallel)(task, training, processes)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -64,9 +67,24 @@ class Strategy(ABC, Generic[B]):
         self.step_tokens = torch.zeros((), device=self.device, dtype=torch.float64)
         self.rounded_weights: AbstractContextManager[Any] = nullcontext()
 
+    def _round_weights_at_once(self) -> None:
+        """Round all weights of our own linear layers at once, if they are rounded at all."""
+        if self.device.type == "cuda" and _is_bfloat16(self.device, self.training.precision):
+            if not self.training.compile:
+                self.rounded_weights = HalfWeights(self.task.model)
+
+    def start_step(self, batches: Sequence[B]) -> int:
+        """Set `step_tokens`, and return the number of tokens of a step over all processes."""
+        tokens = max(1, sum(map(self.task.count, batches)))
+        self.step_tokens.fill_(tokens)
+        return tokens
+
     @abstractmethod
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        """Compute the gradients of the mean loss over all tokens of the batches, of all processes."""
+        """Compute the gradients of the mean loss over all tokens of the batches, of all processes.
+
+        `start_step` has been called with these batches.
+        """
 
     def fits(self, batch: B) -> bool:
         """Return whether no batch of this size or smaller has failed so far."""
@@ -84,6 +102,12 @@ class Strategy(ABC, Generic[B]):
 
     def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
+
+    def collect_gradients(self) -> None:
+        """Prepare the gradients of a step for `exchange_gradients`."""
+
+    def exchange_gradients(self) -> None:
+        """Sum the gradients over all processes, if the backward pass has not done that; not captured."""
 
     def clip(self, bound: float) -> Tensor:
         """Clip the gradient norm and return the norm before clipping."""
@@ -105,8 +129,7 @@ class SingleProcess(Strategy[B]):
     def __init__(self, task: Task[B], training: TrainingSettings) -> None:
         super().__init__(task, training)
         self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
-        if self.device.type == "cuda" and _is_bfloat16(self.device, training.precision) and not training.compile:
-            self.rounded_weights = HalfWeights(task.model)  # all at once, for our own linear layers
+        self._round_weights_at_once()
 
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
         groups = [[batch] for batch in batches]
@@ -115,8 +138,7 @@ class SingleProcess(Strategy[B]):
         while True:
             groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
             microbatches = [batch for group in groups for batch in group]
-            tokens = max(1, sum(map(self.task.count, microbatches)))
-            self.step_tokens.fill_(tokens)
+            tokens = self.start_step(microbatches)
             losses: list[LossSum] = []
             try:
                 for batch in microbatches:
@@ -158,6 +180,7 @@ class DataParallel(Strategy[B]):
     def __init__(self, task: Task[B], training: TrainingSettings, processes: Processes) -> None:
         super().__init__(task, training)
         self.processes = processes
+        self.tokens = 0  # of the current step
         self._wrap()
 
     def _wrap(self) -> None:
@@ -166,9 +189,12 @@ class DataParallel(Strategy[B]):
         module = _LossModule(self.task, _parameters_only(self.task.model, {}))
         self.module = nn.parallel.DistributedDataParallel(module)
 
+    def start_step(self, batches: Sequence[B]) -> int:
+        self.tokens = max(1, self.processes.sum(sum(map(self.task.count, batches))))
+        self.step_tokens.fill_(self.tokens / self.processes.world)  # gradients are averaged over processes, not summed
+        return self.tokens
+
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
-        tokens = self.processes.sum(sum(map(self.task.count, batches)))
-        self.step_tokens.fill_(tokens / self.processes.world)  # gradients are averaged over processes, not summed
         losses = []
         for batch in batches:
             try:
@@ -178,12 +204,47 @@ class DataParallel(Strategy[B]):
                     raise
                 described, advice = self.task.describe(batch), self.task.advise(batch)
                 raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
-        return Accumulated(losses, tokens, 0, [], [])
+        return Accumulated(losses, self.tokens, 0, [], [])
 
     def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         with nullcontext() if last else self.module.no_sync():
             _, loss = self.module(batch, step)
         return loss  # type: ignore[no-any-return]
+
+
+class CapturedDataParallel(DataParallel[B]):
+    """Each process holds the complete model and captures its steps in CUDA graphs.
+
+    Gradients are averaged between the graph of the backward pass and that of the update, by one operation. Eager steps
+    communicate in the same way, so that a process may run a step eagerly while another one replays it.
+    """
+
+    def _wrap(self) -> None:
+        self.gradients: Tensor | None = None  # of all parameters, concatenated
+        self._round_weights_at_once()
+        with torch.no_grad():
+            for parameter in self.weights.parameters():
+                dist.broadcast(parameter, src=0)
+
+    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+        return self.task.loss(batch, step)
+
+    @torch.no_grad()
+    def collect_gradients(self) -> None:
+        parameters = [parameter for parameter in self.weights.parameters() if parameter.grad is not None]
+        sizes = [parameter.numel() for parameter in parameters]
+        if self.gradients is None or len(self.gradients) != sum(sizes):
+            self.gradients = torch.empty(sum(sizes), device=self.device)
+        parts = torch.split(self.gradients, sizes)
+        views = [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+        torch._foreach_copy_(views, [parameter.grad for parameter in parameters])
+        for parameter, view in zip(parameters, views, strict=True):
+            parameter.grad = view
+
+    def exchange_gradients(self) -> None:
+        assert self.gradients is not None
+        dist.all_reduce(self.gradients)
+        self.gradients.div_(self.processes.world)
 
 
 class FullyShardedDataParallel(DataParallel[B]):

@@ -202,35 +202,30 @@ class Recipe(Settings):
         values |= {group: _mark_paths(part) for group, part in self.model_dump(include={"data", "init"}).items()}
         return {f"{group}.{key}": value for group, part in values.items() for key, value in part.items()}
 
-    def resolve(self, device: torch.device, launched: bool = False) -> Self:
-        """Return the recipe with the settings that are left to the machine.
-
-        Args:
-            device: Device of the run.
-            launched: Whether several processes train together.
-        """
+    def resolve(self, device: torch.device) -> Self:
+        """Return the recipe with the settings that are left to the machine, given the device of the run."""
         if self.training.cuda_graph != "auto":
             return self
-        captured = self.training.compile or self.capture_obstacle(device, launched) is None
+        captured = self.training.compile or self.capture_obstacle(device) is None
         return self.with_group("training", cuda_graph=captured)
 
-    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
+    def capture_obstacle(self, device: torch.device) -> str | None:
         """Return why `training.cuda_graph=auto` does not capture steps; None if it does."""
         if device.type != "cuda":
             return "there is no GPU"
-        if launched:
-            return "several processes train together"
+        if self.training.sharding == "fsdp":
+            return "training.sharding=fsdp"
         extensions = find_extensions([MODELS[self.kind], type(getattr(self, "objective", self))])
         if extensions or not self.captured_by_default:
             return "extensions may synchronise with the GPU; if they do not, set training.cuda_graph=true"
         return None
 
-    def describe_execution(self, device: torch.device, launched: bool) -> str:
+    def describe_execution(self, device: torch.device) -> str:
         """Describe how steps run on a GPU, for the log."""
-        if self.training.uses_cuda_graph and not launched:
+        if self.training.uses_cuda_graph:
             steps = "steps captured in a CUDA graph"
         else:
-            obstacle = self.capture_obstacle(device, launched) or "training.cuda_graph=false"
+            obstacle = self.capture_obstacle(device) or "training.cuda_graph=false"
             steps = f"steps not captured in a CUDA graph ({obstacle})"
         precision = "float32" if self.training.precision == "float32" else "bfloat16"
         return ", ".join((precision, *self.describe_batches(), steps))

@@ -90,7 +90,7 @@ class Run:
     def begin(self) -> None:
         """Prepare the run folder, the data and a new model."""
         recipe = self.processes.on_main(self._complete_recipe)
-        self.recipe = recipe.resolve(self.processes.device, self.processes.launched)
+        self.recipe = recipe.resolve(self.processes.device)
         self._set_threads()
         self.task = self.processes.main_first(self._create, self._open_after_main)
 
@@ -108,7 +108,7 @@ class Run:
         """Train from the checkpoint, or from the first step if there is none."""
         recipe, device = self.recipe, self.processes.device
         if device.type == "cuda":
-            self.progress.print(recipe.describe_execution(device, self.processes.launched))
+            self.progress.print(recipe.describe_execution(device))
         loop = TrainingLoop(
             self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes, self.started
         )

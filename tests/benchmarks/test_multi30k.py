@@ -44,6 +44,7 @@ def test_teachers_are_trained_once_and_before_their_students(tmp_path: Path) -> 
     stages = script.plan(arguments(tmp_path, "rehearsal", "plain", "rehearsal-teacher", seed=[1, 2]))
     names = [[job.name for job in stage] for stage in stages]
     teachers = ["rehearsal-teacher-seed1", "rehearsal-teacher-backward-seed1"]
+    assert stages[0][1].words[-4:] == ("--backward", "--teach", "2", "train")
     assert names == [
         [*teachers, "plain-seed1", "plain-seed2", "rehearsal-teacher-seed2"],
         ["rehearsal-seed1", "rehearsal-seed2"],
@@ -56,8 +57,8 @@ def test_student_is_trained_on_translations_of_both_directions(tmp_path: Path) -
             lines = "".join(f"{pair[side]}\n" for pair in PAIRS) * number
             (tmp_path / f"{split}.{language}.gz").write_bytes(gzip.compress(lines.encode()))
     out = tmp_path / "out"
-    script.run_configuration(arguments(tmp_path, "rehearsal-teacher", teach=["train"]))
-    script.run_backward_teacher(arguments(tmp_path, "rehearsal-teacher", teach=["train"]))
+    script.run_configuration(arguments(tmp_path, "rehearsal-teacher", teach=["2", "train"]))
+    script.run_backward_teacher(arguments(tmp_path, "rehearsal-teacher", teach=["2", "train"]))
     script.run_configuration(arguments(tmp_path, "rehearsal"))
     for folder, side in (("rehearsal-teacher-seed1", 0), ("rehearsal-teacher-backward-seed1", 1)):
         rows = [line.split("\t") for line in (out / folder / "train.tsv").read_text("utf-8").splitlines()]

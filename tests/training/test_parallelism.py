@@ -39,7 +39,9 @@ class Recording(DataParallel[Any]):
 def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]:
     """Gather batches of these sizes; also return what was recorded."""
     strategy = Recording(task)
-    return strategy.accumulate(points(*sizes), 1), strategy.passed
+    batches = points(*sizes)
+    strategy.start_step(batches)
+    return strategy.accumulate(batches, 1), strategy.passed
 
 
 def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:

@@ -198,7 +198,7 @@ def test_translators_use_the_fastest_settings_on_a_gpu() -> None:
     recipe = on_a_gpu()
     assert (recipe.training.cuda_graph, recipe.training.residual_dtype) == (True, "bfloat16")
     assert recipe.batch.layout == "packed"
-    assert recipe.describe_execution(GPU, False) == (
+    assert recipe.describe_execution(GPU) == (
         "bfloat16, bfloat16 residual stream, packed batches, steps captured in a CUDA graph"
     )
 
@@ -213,7 +213,7 @@ def test_given_settings_are_kept() -> None:
     given = ("training.cuda_graph=false", "training.residual_dtype=float32", "batch.layout=packed")
     recipe = on_a_gpu(*given)
     assert recipe == load_recipe(None, list(given), BUILTIN)
-    assert recipe.describe_execution(GPU, False).endswith("not captured in a CUDA graph (training.cuda_graph=false)")
+    assert recipe.describe_execution(GPU).endswith("not captured in a CUDA graph (training.cuda_graph=false)")
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_given_settings_are_kept() -> None:
 def test_steps_that_cannot_be_captured_run_eagerly_with_the_reason(settings: list[str], reason: str) -> None:
     recipe = on_a_gpu(*settings)
     assert recipe.training.cuda_graph is False
-    assert f"steps not captured in a CUDA graph ({reason}" in recipe.describe_execution(GPU, False)
+    assert f"steps not captured in a CUDA graph ({reason}" in recipe.describe_execution(GPU)
 
 
-def test_several_processes_run_eagerly() -> None:
-    recipe = load_recipe(None, [], BUILTIN).resolve(GPU, launched=True)
+def test_steps_of_a_sharded_model_run_eagerly() -> None:
+    recipe = on_a_gpu("training.sharding=fsdp")
     assert recipe.training.cuda_graph is False
     assert recipe.batch.layout == "packed"
-    assert recipe.describe_execution(GPU, True).endswith("(several processes train together)")
+    assert recipe.describe_execution(GPU).endswith("not captured in a CUDA graph (training.sharding=fsdp)")
 
 
 def test_residual_stream_is_float32_where_bfloat16_has_no_use() -> None:
@@ -249,7 +249,7 @@ def test_image_models_are_captured_by_default() -> None:
         assert load_recipe(Path(name)).resolve(GPU).training.cuda_graph is True
     local = load_recipe(Path("mnist"), ["model.attention={kind: linear}"]).resolve(GPU)
     assert local.training.cuda_graph is False
-    assert local.describe_execution(GPU, False) == "bfloat16, steps not captured in a CUDA graph (linear attention)"
+    assert local.describe_execution(GPU) == "bfloat16, steps not captured in a CUDA graph (linear attention)"
 
 
 def test_extensions_are_captured_only_on_demand(extensions: Path) -> None:  # noqa: F811
@@ -260,7 +260,7 @@ def test_extensions_are_captured_only_on_demand(extensions: Path) -> None:  # no
     settings = ["objective.kind=focal", "data.images=images"]
     recipe = load_recipe(Path("mnist"), settings).resolve(GPU)
     assert recipe.training.cuda_graph is False
-    assert "extensions may synchronise" in recipe.describe_execution(GPU, False)
+    assert "extensions may synchronise" in recipe.describe_execution(GPU)
     assert load_recipe(Path("mnist"), [*settings, "training.cuda_graph=true"]).resolve(GPU).training.uses_cuda_graph
 
 

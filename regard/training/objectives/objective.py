@@ -100,7 +100,10 @@ class TranslationObjective:
             proportions["on_prior"] = torch.stack(masses).mean(0)
             total = total + guide.weight_at(step) * terms["guide"]
         logged = {name: term.detach() for name, term in terms.items()} if len(terms) > 1 else {}
-        return LossSum(total, count, logged | {name: share * count for name, share in proportions.items()})
+        if proportions:
+            tokens = (labels != IGNORE_INDEX).sum()  # on the device, because `batch.count` is fixed in a CUDA graph
+            logged |= {name: share * tokens for name, share in proportions.items()}
+        return LossSum(total, count, logged)
 
     def _forward(self, model: Transformer, batch: TextBatch, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch, or of two copies of a batch with these labels, and its terms."""

@@ -109,8 +109,8 @@ class ClassificationRecipe(Recipe):
     def check_model(self) -> None:
         self.objective.check_model(self.model_settings())
 
-    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
-        if obstacle := super().capture_obstacle(device, launched):
+    def capture_obstacle(self, device: torch.device) -> str | None:
+        if obstacle := super().capture_obstacle(device):
             return obstacle
         attention = getattr(self.model_settings(), "attention", FullSettings())
         return None if attention.kind == "full" else f"{attention.kind} attention"

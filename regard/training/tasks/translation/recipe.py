@@ -287,9 +287,9 @@ class TranslationRecipe(Recipe):
         """Return whether layout auto means packed on a GPU."""
         return True
 
-    def resolve(self, device: torch.device, launched: bool = False) -> Self:
+    def resolve(self, device: torch.device) -> Self:
         """Choose how steps run, and the batch layout, on which positions in the data depend."""
-        recipe = super().resolve(device, launched)
+        recipe = super().resolve(device)
         if recipe.training.residual_dtype == "auto":
             recipe = recipe.with_group("training", residual_dtype=recipe.choose_residual_dtype(device))
         if recipe.batch.layout != "auto":
@@ -305,8 +305,8 @@ class TranslationRecipe(Recipe):
         rounds = self.model_settings().norm == "post" and self.training.precision != "float32"
         return "bfloat16" if device.type == "cuda" and rounds else "float32"
 
-    def capture_obstacle(self, device: torch.device, launched: bool) -> str | None:
-        if obstacle := super().capture_obstacle(device, launched):
+    def capture_obstacle(self, device: torch.device) -> str | None:
+        if obstacle := super().capture_obstacle(device):
             return obstacle
         if self.batch.layout == "padded":
             return "batch.layout=padded"
