@@ -10,8 +10,8 @@ kills      processes that are killed between captured steps and resumed (tools/k
 multi30k   the recipe multi30k-en-de: seconds by phase, and BLEU (multi30k.py)
 quick      shorter configurations of Multi30k, three seeds each, side by side: BLEU (multi30k.py)
 
-Each part is a process with a limit of its own; those that the total limit leaves no time for are not started. Results are
-in OUT as JSON files, and the output of all parts in OUT/log.txt.
+Each part is a process with a limit of its own; those that the total limit leaves no time for are not started. Results
+are in OUT as JSON files, and the output of all parts in OUT/log.txt.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from harness import environment, save_result
 from regard.runtime import choose_device
 
 HERE = Path(__file__).parent
-LIMITS = {"training": 80, "steps": 190, "kills": 120, "multi30k": 90, "quick": 150}
+LIMITS = {"training": 75, "steps": 210, "kills": 110, "multi30k": 85, "quick": 150}
 """Seconds of each part."""
 BASE = {
     "model.preset": "base",

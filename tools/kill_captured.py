@@ -88,16 +88,15 @@ def run_job(job: str, data: Path, device: str, kills: int, seed: int) -> dict[st
     folder, started = data / job, time.monotonic()
     (folder / "whole").mkdir(parents=True)
     (folder / "parts").mkdir()
-    steps, row = STEPS_PER_KILL * kills, {"job": job, "kills": 0, "identical": False}
-    background = True  # as on a GPU
+    steps, plan = STEPS_PER_KILL * kills, random_plan(kills, seed, device != "cpu")
+    row: dict[str, Any] = {"job": job, "kills": 0, "identical": False}
+
+    def train(name: str, deaths: list[Death]) -> tuple[list[tuple[int, str]], str]:
+        words = command(job, data, folder / name / "run", device, steps)
+        return drive(deaths, words, folder / name, background=True)  # files are written as on a GPU
+
     with ThreadPoolExecutor(2) as pool:  # side by side, as they need no common state
-        whole = pool.submit(
-            drive, [], command(job, data, folder / "whole/run", device, steps), folder / "whole", background
-        )
-        plan = random_plan(kills, seed, device != "cpu")
-        parts = pool.submit(
-            drive, plan, command(job, data, folder / "parts/run", device, steps), folder / "parts", background
-        )
+        whole, parts = pool.submit(train, "whole", []), pool.submit(train, "parts", plan)
         try:
             whole.result()
             ends, output = parts.result()

@@ -69,9 +69,9 @@ class Strategy(ABC, Generic[B]):
 
     def _round_weights_at_once(self) -> None:
         """Round all weights of our own linear layers at once, if they are rounded at all."""
-        if self.device.type == "cuda" and _is_bfloat16(self.device, self.training.precision):
-            if not self.training.compile:
-                self.rounded_weights = HalfWeights(self.task.model)
+        rounded = self.device.type == "cuda" and _is_bfloat16(self.device, self.training.precision)
+        if rounded and not self.training.compile:
+            self.rounded_weights = HalfWeights(self.task.model)
 
     def start_step(self, batches: Sequence[B]) -> int:
         """Set `step_tokens`, and return the number of tokens of a step over all processes."""
@@ -215,7 +215,7 @@ class DataParallel(Strategy[B]):
 class CapturedDataParallel(DataParallel[B]):
     """Each process holds the complete model and captures its steps in CUDA graphs.
 
-    Gradients are averaged between the graph of the backward pass and that of the update, by one operation. Eager steps
+    Gradients are summed between the graph of the backward pass and that of the update, by one operation. Eager steps
     communicate in the same way, so that a process may run a step eagerly while another one replays it.
     """
 
@@ -226,25 +226,30 @@ class CapturedDataParallel(DataParallel[B]):
             for parameter in self.weights.parameters():
                 dist.broadcast(parameter, src=0)
 
+    def start_step(self, batches: Sequence[B]) -> int:
+        tokens = super().start_step(batches)
+        self.step_tokens.fill_(tokens)
+        return tokens
+
     def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
 
     @torch.no_grad()
     def collect_gradients(self) -> None:
-        parameters = [parameter for parameter in self.weights.parameters() if parameter.grad is not None]
-        sizes = [parameter.numel() for parameter in parameters]
+        found = [(parameter, parameter.grad) for parameter in self.weights.parameters()]
+        given = [(parameter, gradient) for parameter, gradient in found if gradient is not None]
+        sizes = [gradient.numel() for _, gradient in given]
         if self.gradients is None or len(self.gradients) != sum(sizes):
-            self.gradients = torch.empty(sum(sizes), device=self.device)
+            self.gradients = torch.empty(sum(sizes), dtype=given[0][1].dtype, device=self.device)
         parts = torch.split(self.gradients, sizes)
-        views = [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
-        torch._foreach_copy_(views, [parameter.grad for parameter in parameters])
-        for parameter, view in zip(parameters, views, strict=True):
+        views = [part.view_as(gradient) for part, (_, gradient) in zip(parts, given, strict=True)]
+        torch._foreach_copy_(views, [gradient for _, gradient in given])
+        for (parameter, _), view in zip(given, views, strict=True):
             parameter.grad = view
 
     def exchange_gradients(self) -> None:
         assert self.gradients is not None
         dist.all_reduce(self.gradients)
-        self.gradients.div_(self.processes.world)
 
 
 class FullyShardedDataParallel(DataParallel[B]):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from regard.cli import app
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.runtime import Interrupted
+from regard.training import cuda_graph
 from regard.training.distributed import (
     AgreedError,
     LocalError,
@@ -90,13 +92,16 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def start_processes(processes: int, folder: Path, train: list[str]) -> list[Forked]:
-    """Start several processes with the environment of torchrun."""
+def start_processes(
+    processes: int, folder: Path, train: list[str], prepare: Sequence[Callable[[], object] | None] = ()
+) -> list[Forked]:
+    """Start several processes with the environment of torchrun; each may call a function first."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     world = address | {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    return [Forked(train, folder, world | rank) for rank in ranks]
+    calls = prepare or [None] * processes
+    return [Forked(train, folder, world | rank, call) for rank, call in zip(ranks, calls, strict=True)]
 
 
 def launch(processes: int, folder: Path, train: list[str]) -> str:
@@ -232,6 +237,31 @@ def test_two_processes_agree_with_one_on_images(painted: Path, tmp_path: Path) -
     for name in theirs:
         if "qkv.bias" not in name:
             assert torch.allclose(ours[name], theirs[name], atol=1e-4), name
+
+
+def test_two_processes_with_captured_steps_agree_with_one(toy: Path, tmp_path: Path) -> None:
+    captured = {"training.cuda_graph": True, "optim.accumulate": 2}
+    plain = run_alone(toy, tmp_path / "alone", captured)
+    output = launch(2, tmp_path, words(toy, tmp_path / "two", training__cuda_graph=True, optim__accumulate=2))
+    assert_same_training(tmp_path / "two", plain)
+    assert "capture" not in output, "no process ran its steps eagerly for lack of memory"
+
+
+def test_process_may_run_a_step_eagerly_while_another_replays_it(toy: Path, tmp_path: Path) -> None:
+    """The first process never captures; steps of both communicate in the same way."""
+    arguments = words(toy, tmp_path / "two", training__cuda_graph=True, optim__accumulate=2)
+    started = start_processes(2, tmp_path, arguments, [run_steps_eagerly, None])
+    output = [process.communicate(timeout=120) for process in started]
+    for process in started:
+        process.end()
+    assert [process.returncode for process in started] == [0, 0], output
+    plain = run_alone(toy, tmp_path / "alone", {"training.cuda_graph": True, "optim.accumulate": 2})
+    assert_same_training(tmp_path / "two", plain)
+
+
+def run_steps_eagerly() -> None:
+    """Capture no steps in this process."""
+    cuda_graph.WARMUP_STEPS = 10**9
 
 
 def test_collective_methods_agree_in_all_processes(tmp_path: Path) -> None:
