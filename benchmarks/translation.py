@@ -73,7 +73,6 @@ class Table(Settings):
     languages: tuple[str, str]
     sets: dict[str, str]
     splits: tuple[str, str, str] = ("train", "valid", "test")
-    suffix: str = "xz"
     monolingual: dict[str, str] = Field({})
     tokenize: str | None = None
     all: tuple[str, ...] = ()
@@ -87,7 +86,8 @@ class Table(Settings):
 
     def files(self, data: Path, name: str, split: int) -> tuple[Path, Path]:
         """The files of a split of a data set, source and target."""
-        source, target = (data / self.sets[name] / f"{self.splits[split]}.{x}.{self.suffix}" for x in self.languages)
+        stems = (data / self.sets[name] / f"{self.splits[split]}.{language}" for language in self.languages)
+        source, target = (find_compressed(stem) for stem in stems)
         return source, target
 
     def pairs(self, data: Path, name: str, split: int) -> list[Pair]:
@@ -95,6 +95,11 @@ class Table(Settings):
 
     def sets_of(self, name: str) -> Sequence[str]:
         return self.configurations[name].sets or tuple(self.sets)
+
+
+def find_compressed(stem: Path) -> Path:
+    """Return the path of a compressed text, with the suffix that it has."""
+    return next((path for path in (stem.with_name(f"{stem.name}.{x}") for x in ("xz", "gz")) if path.exists()), stem)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -240,7 +245,7 @@ def teach(table: Table, translator: Translator, arguments: argparse.Namespace, o
 def list_texts(table: Table, data: Path, text: str, backward: bool) -> Iterator[Path]:
     """The files of the training data, or of a monolingual text, in the language that a teacher translates."""
     if text in table.monolingual:
-        yield data / f"{table.monolingual[text]}.{table.languages[backward]}.xz"
+        yield find_compressed(data / f"{table.monolingual[text]}.{table.languages[backward]}")
     else:
         yield from (table.files(data, name, 0)[backward] for name in table.sets)
 

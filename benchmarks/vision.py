@@ -25,7 +25,8 @@ from regard.evaluation.classification import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
 from regard.runtime import choose_device
 
-DATA = {"mnist": "mnist", "cifar10": "cifar10-jpg", "cifar10-plain": "cifar10-jpg", "cifar10-swin": "cifar10-jpg"}
+CIFAR10 = ("cifar10", "cifar10-plain", "cifar10-cct", "cifar10-swin")
+DATA = {"mnist": "mnist"} | dict.fromkeys(CIFAR10, "cifar10-jpg")
 SAVE_SECONDS = 60  # time to save a checkpoint after SIGTERM
 
 

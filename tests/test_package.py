@@ -324,7 +324,7 @@ def is_known(key: str) -> bool:
 GROUPS = "augmentation|batch|completion|data|init|model|objective|optim|search|tokenizer|training"
 NOT_SETTINGS = {"batch.labels", "batch.targets", "model.onnx"}
 """Fields of batches in Python, and a file."""
-OTHER_RECIPES = ("shapes", "cifar10-swin", "croco-scenes")
+OTHER_RECIPES = ("shapes", "cifar10-cct", "cifar10-swin", "croco-scenes")
 """Built-in recipes of tasks and models with other settings than a translator."""
 
 

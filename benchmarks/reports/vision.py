@@ -6,7 +6,7 @@ from itertools import pairwise
 from .markdown import begin_sentence, cite, paragraphs, table
 from .results import Result
 
-RECIPES = ("mnist", "cifar10", "cifar10-plain", "cifar10-swin")
+RECIPES = ("mnist", "cifar10", "cifar10-cct", "cifar10-plain", "cifar10-swin")
 THEIRS = "transformers"
 JPEG = "CIFAR-10 (JPEG)"
 HEADS = ("recipe", "parameters", "test images", "accuracy, % (95 % interval)", "steps", "training, s", "images/s")

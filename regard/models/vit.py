@@ -58,8 +58,9 @@ class ViTConfig(Settings):
     heads: int = Field(12, gt=0, description="number of attention heads; must divide the width")
     hidden: int = Field(3072, gt=0, description="hidden features of the feed-forward layers")
     activation: Activation = Field("gelu", description="activation of the feed-forward layers")
-    pooling: Literal["class", "mean"] = Field(
-        "class", description="features of the image: the class token, or the mean of the patches"
+    pooling: Literal["class", "mean", "sequence"] = Field(
+        "class",
+        description="features of the image: the class token, the mean of the patches, or a mean with learned weights",
     )
     registers: int = Field(0, ge=0, description="number of register tokens, which pooling ignores")
     positions: Literal["learned", "sincos", "rotary"] = Field(
@@ -172,6 +173,7 @@ class ViT(ImageModel):
         self.dropout = Dropout(c.dropout)
         self.encoder = nn.ModuleList(self._block(rate) for rate in drop_path_rates(c.drop_path, c.layers))
         self.norm = nn.LayerNorm(c.width, c.norm_eps)
+        self.pool_scores = Linear(c.width, 1) if c.pooling == "sequence" else None
         self.head = make_head(c.width, c.classes)
 
     def tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -198,7 +200,13 @@ class ViT(ImageModel):
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Return the features of each image, (B, T, W) to (B, W)."""
-        return tokens[:, 0] if self.config.pooling == "class" else tokens[:, self.config.prefix_tokens :].mean(1)
+        if self.config.pooling == "class":
+            return tokens[:, 0]
+        patches_BNW = tokens[:, self.config.prefix_tokens :]
+        if self.pool_scores is None:
+            return patches_BNW.mean(1)
+        weights_BN1 = self.pool_scores(patches_BNW).float().softmax(1)
+        return (weights_BN1.to(patches_BNW) * patches_BNW).sum(1)
 
     def resized(self, image: int | tuple[int, int], antialias: bool = True) -> "ViT":
         """Return a copy for images of another size, with interpolated positions if these are learned.

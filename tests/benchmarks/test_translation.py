@@ -34,8 +34,8 @@ def write_splits(table: script.Table, folder: Path, train: int = 20) -> None:
             for side, path in enumerate(table.files(folder, name, split)):
                 text = "".join(f"{pair[side]}\n" for pair in PAIRS) * number
                 path.parent.mkdir(parents=True, exist_ok=True)
-                compress = gzip.compress if path.suffix == ".gz" else lzma.compress
-                path.write_bytes(compress(text.encode()))
+                suffix, compress = (".gz", gzip.compress) if split else (".xz", lzma.compress)
+                path.with_name(path.name + suffix).write_bytes(compress(text.encode()))
 
 
 @pytest.mark.parametrize(

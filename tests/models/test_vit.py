@@ -81,7 +81,7 @@ def test_shapes_of_the_base_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "sincos", "rotary"])
-@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("pooling", ["class", "mean", "sequence"])
 @pytest.mark.parametrize("registers", [0, 3])
 def test_logits_are_the_head_of_the_pooled_tokens(positions: str, pooling: str, registers: int) -> None:
     model = build(positions=positions, pooling=pooling, registers=registers, image=(16, 24))
@@ -91,6 +91,10 @@ def test_logits_are_the_head_of_the_pooled_tokens(positions: str, pooling: str, 
     torch.testing.assert_close(model.embed(x), model.pool(tokens))
     torch.testing.assert_close(model(x), model.head(model.pool(tokens)))
     expected = tokens[:, 0] if pooling == "class" else tokens[:, registers:].mean(1)
+    if model.pool_scores is not None:
+        scores = [tokens[:, i] @ model.pool_scores.weight[0] for i in range(registers, tokens.shape[1])]
+        weights = torch.stack(scores, 1).softmax(1)
+        expected = torch.einsum("bn,bnw->bw", weights, tokens[:, registers:])
     torch.testing.assert_close(model.pool(tokens), expected)
 
 

@@ -40,6 +40,9 @@ class AugmentationSettings(Settings):
     padding: float = Field(0, ge=0, le=1, description="black border, relative to the side, before a random crop")
     scale: tuple[float, float] | None = Field(None, description="random resized crop: range of the relative area")
     ratio: tuple[float, float] = Field((0.75, 1.3333), description="random resized crop: range of the aspect ratio")
+    interpolation: Literal["bilinear", "random"] = Field(
+        "bilinear", description="random resized crop: random chooses bilinear or bicubic for each image"
+    )
     flip: float = Field(0, ge=0, le=1, description="probability of a horizontal flip")
     brightness: float = Field(0, ge=0, le=1, description="colour jitter: maximum relative change of the brightness")
     contrast: float = Field(0, ge=0, le=1, description="colour jitter: maximum relative change of the contrast")
@@ -69,6 +72,8 @@ class AugmentationSettings(Settings):
         for name, bounds in (("scale", self.scale), ("ratio", self.ratio)):
             if bounds is not None and not 0 < bounds[0] <= bounds[1]:
                 raise ValueError(f"{name}: must be two numbers greater than 0, the smaller one first")
+        if self.interpolation != "bilinear" and self.scale is None:
+            raise ValueError("interpolation is that of a random resized crop; set scale too")
         if self.scale is not None and self.scale[1] > 1:
             raise ValueError("scale: the relative area must be at most 1")
         return self
@@ -76,7 +81,8 @@ class AugmentationSettings(Settings):
     @property
     def stages(self) -> list[tuple[float, Self]]:
         """Settings in the course of a run with the fraction of the run at which they start; the last started apply."""
-        light = type(self)(padding=self.padding, scale=self.scale, ratio=self.ratio, flip=self.flip)
+        crops = {key: getattr(self, key) for key in ("padding", "scale", "ratio", "interpolation", "flip")}
+        light = type(self)(**crops)
         return [(0.0, self), (self.mix_until, self.changed(mix_prob=0)), (1 - self.light_end, light)]
 
     @property
@@ -190,7 +196,8 @@ class Augmentation:
         ratio = random.uniform(*map(math.log, self.settings.ratio)).exp()
         crop_height, crop_width = (area / ratio).sqrt().clamp(max=height), (area * ratio).sqrt().clamp(max=width)
         top, left = random.uniform() * (height - crop_height), random.uniform() * (width - crop_width)
-        return transforms.resized_crop(images, top, left, crop_height, crop_width, self.size)
+        bicubic = random.uniform() < 0.5 if self.settings.interpolation == "random" else None
+        return transforms.resized_crop(images, top, left, crop_height, crop_width, self.size, bicubic)
 
     def _jitter(self, images: Tensor, random: RandomNumbers) -> Tensor:
         s = self.settings

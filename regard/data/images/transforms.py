@@ -39,14 +39,29 @@ def pad(images: Tensor, width: int) -> Tensor:
     return F.pad(images, (width,) * 4)
 
 
-def resized_crop(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int) -> Tensor:
-    """Crop a rectangle, given in fractional pixels, from each image and resize it to a square bilinearly."""
+def resized_crop(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    size: int,
+    bicubic: Tensor | None = None,
+) -> Tensor:
+    """Crop a rectangle, given in fractional pixels, from each image and resize it to a square.
+
+    The interpolation is bilinear, and bicubic for the images selected by `bicubic`, (B,).
+    """
     full_height, full_width = images.shape[2:]
     zero = torch.zeros_like(top)
     x_row = torch.stack([width / full_width, zero, (2 * left + width) / full_width - 1], 1)
     y_row = torch.stack([zero, height / full_height, (2 * top + height) / full_height - 1], 1)
     grid = F.affine_grid(torch.stack([x_row, y_row], 1), [*images.shape[:2], size, size], align_corners=False)
-    return to_bytes(F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False))
+    resized = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+    if bicubic is not None:
+        smooth = F.grid_sample(images.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
+        resized = torch.where(bicubic[:, None, None, None], smooth, resized)
+    return to_bytes(resized)
 
 
 def affine(images: Tensor, matrices: Tensor, fill: int = 128) -> Tensor:

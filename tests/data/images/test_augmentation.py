@@ -86,6 +86,16 @@ def test_larger_images_are_cropped_at_random_positions() -> None:
     assert len({image.numpy().tobytes() for image in augmentation(16).augment(images, seeded())}) == 25
 
 
+def test_random_interpolation_changes_about_half_of_the_images() -> None:
+    images = torch.randint(256, (200, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    crops = [
+        augmentation(16, scale=(0.5, 0.9), interpolation=kind).augment(images, torch.Generator().manual_seed(1))
+        for kind in ("bilinear", "random")
+    ]
+    changed = (crops[0] != crops[1]).flatten(1).any(1).float().mean()
+    assert 0.35 < changed < 0.65
+
+
 def test_images_smaller_than_the_crop_are_rejected() -> None:
     with pytest.raises(UserError, match=r"images of 16×16 pixels are too small for crops of 32 pixels"):
         augmentation(32)(batch(), seeded())
@@ -203,6 +213,7 @@ def test_presets_define_the_defaults_of_other_keys() -> None:
         ({"padding": 0.1, "scale": [0.1, 1]}, "scale and padding are two kinds of crop"),
         ({"preset": "light", "scale": [0.1, 1]}, "scale and padding are two kinds of crop"),
         ({"scale": [1, 0.5]}, "scale: must be two numbers greater than 0, the smaller one first"),
+        ({"interpolation": "random"}, "interpolation is that of a random resized crop; set scale too"),
         ({"scale": [0.5, 2]}, "scale: the relative area must be at most 1"),
     ],
 )

@@ -51,6 +51,23 @@ def test_a_resized_crop_of_integer_pixels_is_a_slice() -> None:
     assert torch.equal(resized_crop(images, zero, zero, full, full, 12), images)
 
 
+def test_selected_images_are_resized_bicubically() -> None:
+    images = torch.randint(256, (3, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    top, side = torch.full((3,), 1.5), torch.full((3,), 8.0)
+    bicubic = torch.tensor([True, False, True])
+    mixed = resized_crop(images, top, top, side, side, 12, bicubic)
+    linear = resized_crop(images, top, top, side, side, 12)
+    cubic = resized_crop(images, top, top, side, side, 12, torch.ones(3, dtype=torch.bool))
+    assert torch.equal(mixed[bicubic], cubic[bicubic])
+    assert torch.equal(mixed[~bicubic], linear[~bicubic])
+    assert not torch.equal(linear, cubic)
+    step = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    step[..., 4:] = 200  # a cubic kernel overshoots beside a step, which a linear one does not
+    zero, full = torch.zeros(1), torch.full((1,), 8.0)
+    assert resized_crop(step, zero, zero, full, full, 16, torch.ones(1, dtype=torch.bool)).max() > 200
+    assert resized_crop(step, zero, zero, full, full, 16).max() == 200
+
+
 def test_resized_crop_agrees_with_pillow() -> None:
     smooth = np.asarray(Image.fromarray(random_pixels(0, 6, 6)).resize((40, 40), Image.Resampling.BICUBIC))
     box = (3.25, 7.5, 23.25, 19.5)  # left, top, right, bottom; enlarged, so that Pillow does not antialias
