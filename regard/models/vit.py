@@ -205,7 +205,7 @@ class ViT(ImageModel):
         patches_BNW = tokens[:, self.config.prefix_tokens :]
         if self.pool_scores is None:
             return patches_BNW.mean(1)
-        weights_BN1 = self.pool_scores(patches_BNW).float().softmax(1)
+        weights_BN1: Tensor = self.pool_scores(patches_BNW).float().softmax(1)
         return (weights_BN1.to(patches_BNW) * patches_BNW).sum(1)
 
     def resized(self, image: int | tuple[int, int], antialias: bool = True) -> "ViT":
