@@ -24,8 +24,11 @@ quick: lint
 	@echo "== pytest" && $(BIN)/pytest -n 2 -m "not slow" $(QUICK)
 
 # The documentation site, in build/site. It needs neither torch nor regard, so it has a folder of its own.
+# MkDocs does not count warnings as errors with --quiet.
 docs: .venv/docs/installed
-	@NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict --quiet && echo "== build/site/index.html"
+	@mkdir -p build && NO_MKDOCS_2_WARNING=1 .venv/docs/bin/mkdocs build --strict 2> build/mkdocs.log \
+		|| { grep -v "^INFO" build/mkdocs.log; exit 1; }
+	@echo "== build/site/index.html"
 
 wheel:
 	@tools/check_wheel.sh

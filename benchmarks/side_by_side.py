@@ -1,11 +1,11 @@
-"""Runs of a benchmark as processes side by side on one machine, in stages, within a time limit."""
+"""Runs of a benchmark as processes side by side on one machine, within a time limit."""
 
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,27 +13,33 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Job:
-    """A process: its name, under which its output is logged, and the words of its command line after Python."""
+    """A process: its name, the words of its command line after Python, and the names of jobs that it waits for."""
 
     name: str
     words: tuple[str, ...]
+    after: tuple[str, ...] = ()
 
 
-def run_stages(stages: Sequence[Sequence[Job]], folder: Path, parallel: int, limit: float, mps: bool) -> int:
-    """Run the jobs of each stage side by side, one stage after the other; return how many jobs did not finish.
+def run_jobs(jobs: Sequence[Job], folder: Path, parallel: int, limit: float, mps: bool) -> int:
+    """Run jobs side by side; return how many of them did not finish.
 
     Args:
-        stages: Jobs in the order in which they start. A stage starts when all jobs of the previous one have ended.
+        jobs: Jobs in the order in which they start. A job comes after those that it waits for; if one of them does not
+            finish, the job is not started.
         folder: Each job writes its output to a file NAME.log in it.
         parallel: Number of jobs that run at the same time.
         limit: Seconds after which jobs are stopped or not started.
         mps: Whether to share the GPU by NVIDIA's multi-process service.
     """
     end = time.monotonic() + limit
+    started: dict[str, Future[bool]] = {}
     folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, len(os.sched_getaffinity(0)) // parallel))
 
     def run(job: Job) -> bool:
+        if missing := [name for name in job.after if not started[name].result()]:
+            print(f"{job.name}: not started, because {', '.join(missing)} did not finish", flush=True)
+            return False
         with (folder / f"{job.name}.log").open("w") as log:
             try:
                 code = subprocess.run(
@@ -53,8 +59,9 @@ def run_stages(stages: Sequence[Sequence[Job]], folder: Path, parallel: int, lim
 
     sharing = multi_process_service(folder / "mps") if mps else nullcontext()
     with sharing, ThreadPoolExecutor(parallel) as pool:
-        finished = [list(pool.map(run, stage)) for stage in stages]
-    return sum(stage.count(False) for stage in finished)
+        for job in jobs:
+            started[job.name] = pool.submit(run, job)
+    return sum(not future.result() for future in started.values())
 
 
 @contextmanager

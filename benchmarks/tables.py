@@ -13,11 +13,11 @@ from pathlib import Path
 
 from reports import (
     attention,
+    configurations,
     croco,
     decoding,
     domain,
     headline,
-    multi30k,
     nat,
     serving,
     settings,
@@ -33,18 +33,26 @@ from regard.models.vit import ViTConfig
 
 ROOT = Path(__file__).parent.parent
 TRANSLATION = of_all(["multi30k-captured-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
+MULTI30K = ["multi30k-captured-seed*", "multi30k/*"]
 HEADLINE = of_all(
-    [
-        "multi30k-captured-seed*",
-        "multi30k/*",
-        "vision-mnist",
-        "vision-cifar10",
-        "training-gpu",
-        "decoding-gpu",
-        "engines",
-    ],
-    headline.write_headline,
+    [*MULTI30K, "vision-mnist", "vision-cifar10", "training-gpu", "decoding-gpu", "engines"], headline.write_headline
 )
+TRANSLATION_TABLES = {
+    "multi30k": "Multi30k English-German, test_2016_flickr, tokenised and lowercased",
+    "multi30k-en-fr": "Multi30k English-French, test_2016_flickr, tokenised and lowercased",
+    "ablations": "Ablations on Multi30k English-German, test_2016_flickr, tokenised and lowercased",
+    "tatoeba-en-de": "Tatoeba English-German",
+    "tatoeba-de-en": "Tatoeba German-English",
+    "en-zh": "English-Chinese",
+    "zh-en": "Chinese-English",
+}
+"""Results of benchmarks/translation.py: the folder and the title of each table."""
+
+
+def of_table(name: str, title: str) -> Writer:
+    return of_all([f"{name}/*"], partial(configurations.write_configurations, name, title), otherwise="")
+
+
 PAGES: dict[str, dict[str, Writer]] = {
     "README.md": {"results": HEADLINE},
     "docs/attention.md": {
@@ -85,7 +93,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
     "docs/objectives.md": {
         "effects": of("objectives", translation.write_objectives),
-        "multi30k": of_all(["multi30k/*"], multi30k.write_configurations, otherwise=""),
+        **{name: of_table(name, title) for name, title in TRANSLATION_TABLES.items()},
     },
     "docs/training-speed.md": {
         "recipe": TRANSLATION,

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from harness import environment, save_result
-from multi30k import translate
+from translation import translate
 from vision import find_data
 
 from regard.data.builtin.corpus import load_examples
@@ -66,7 +66,7 @@ def score_multi30k(run: Path, data: Path, device: torch.device) -> float:
     """BLEU on test_2016_flickr, tokenised and lowercased, beam 5, length-normalised."""
     text = data / "multi30k/tok"
     pairs = list(read_pairs(text / "test_2016_flickr.en.gz", text / "test_2016_flickr.de.gz"))
-    return translate(Translator.load(run / "best", device=device), pairs, 1.0)[1].value
+    return translate(Translator.load(run / "best", device=device), pairs, 1.0, "none")[1].value
 
 
 def score_cifar10(run: Path, data: Path, device: torch.device) -> float:

@@ -117,8 +117,8 @@ def parse(words: list[str]) -> None:
 
 
 PARSERS = {"json": lambda body: json.loads(f"{{{body}}}"), "toml": tomllib.loads, "yaml": yaml.safe_load}
-OTHER_PROGRAMS = {"cat", "cd", "curl", "ffmpeg", "find", "git", "serve", "source", "srun", "tensorboard", "torchrun"}
-"""Programs of the commands that no test runs; a command of regard after them is checked."""
+OTHER_PROGRAMS = {"cat", "cd", "curl", "ffmpeg", "find", "git", "serve", "srun", "torchrun"}
+"""Programs of commands besides regard; a command of regard after them is checked."""
 
 
 @pytest.mark.parametrize("page", [*PAGES, README.with_name("CONTRIBUTING.md")], ids=page_name)
@@ -140,6 +140,23 @@ def test_every_code_block_is_checked(page: Path) -> None:
         with_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         for line in with_prompt or lines:
             assert is_command_with_existing_parts(line, titles), line
+            assert marked or is_run_by_a_test(line, titles), f"{line}: add a mark that says why tests do not run it"
+
+
+def is_run_by_a_test(line: str, titles: list[str]) -> bool:
+    """Return whether the tests of pages, guides and requests run a command: see tests/test_page_commands.py."""
+    program, *arguments = shlex.split(line, comments=True)
+    if program in ("regard", "curl", "torchrun") or (program in ("cat", "find") and "| regard " in line):
+        return True
+    return program == "python" and arguments[0] in titles
+
+
+@pytest.mark.parametrize(
+    "line", ["make demo", "pip install 'regard[serve]'", "python -m tools.x", "find .", "cat a | b"]
+)
+def test_commands_that_no_test_runs_are_detected(line: str) -> None:
+    assert not is_run_by_a_test(line, ["read.py"])
+    assert is_run_by_a_test("python read.py locale", ["read.py"])
 
 
 def is_command_with_existing_parts(line: str, titles: list[str]) -> bool:
@@ -148,9 +165,8 @@ def is_command_with_existing_parts(line: str, titles: list[str]) -> bool:
     if program == "make":
         return re.search(rf"^{arguments[0]}:", (HOME.parent / "Makefile").read_text("utf-8"), re.M) is not None
     if program == "pip":
-        extras = tomllib.loads((HOME.parent / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
         (extra,) = re.findall(r"\[(\w+)\]", line)
-        return extra in extras
+        return extra in extras()
     if program == "python":
         script = f"{arguments[1].replace('.', '/')}" if arguments[0] == "-m" else arguments[0]
         return script in titles or (HOME.parent / script).exists() or (HOME.parent / f"{script}.py").exists()
@@ -174,6 +190,18 @@ def test_expected_output_is_compared_or_marked() -> None:
     layouts = {(f"guides/{name}", "text") for name in ("photographs", "two-views")}
     both = {(f"docs/{folder}{name}.md", kind) for name, kind in compared | layouts for folder in ("", "zh/")}
     assert shown == both | {("docs/reference/cli.md", "text")}  # generated
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_extras_named_in_a_page_exist(page: Path) -> None:
+    named = re.findall(r"pip install (?:-e )?'(?:regard|\.)\[(\w+)\]'", page.read_text("utf-8"))
+    assert set(named) <= extras()
+
+
+@cache
+def extras() -> set[str]:
+    project = tomllib.loads((HOME.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    return set(project["optional-dependencies"])
 
 
 def has_output(body: str) -> bool:

@@ -213,7 +213,8 @@ def more_options(words: list[str]) -> list[str]:
     views = "scenes" in text
     task = "croco" if views else "swin" if "swin" in text else "classification" if "--data" in words else "translation"
     given = {word.partition("=")[0] for word in words} - SHORT.keys()
-    groups = ("model", "tokenizer") if "init-from" in text or "init.from" in text else ()
+    initialised = "init-from" in text or "init.from" in text
+    groups = ("model", "tokenizer") if initialised and words[1] != "demo" else ()  # this recipe has other sizes
     return settings_of(
         {key: value for key, value in SETTINGS[task].items() if key not in given and key.split(".")[0] not in groups}
     )

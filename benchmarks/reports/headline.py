@@ -2,8 +2,8 @@
 
 import statistics
 
+from .configurations import best_configuration
 from .markdown import paragraphs, table
-from .multi30k import best_configuration
 from .results import Result
 
 OURS_TRAINING = "regard-captured-bf16-dropouts"
@@ -43,7 +43,9 @@ def _multi30k(runs: list[Result]) -> tuple[str, ...]:
         "Multi30k en→de, test_2016_flickr, tokenised BLEU",
         f"**{statistics.mean(scores):.2f}** (mean of {len(runs)} seeds, {seconds:.0f} s of training each)",
         "",
-        "[objectives](docs/objectives.md#effects)" if "val" in runs[0] else "[training speed](docs/training-speed.md)",
+        "[objectives](docs/objectives.md#effects-on-real-data)"
+        if "val" in runs[0]
+        else "[training speed](docs/training-speed.md)",
     )
 
 

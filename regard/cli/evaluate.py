@@ -145,7 +145,8 @@ def choose_tokenisation(
     given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
 ) -> str:
     """Return the given tokeniser, or that of the target language, taken from the models or else from the file names."""
-    from regard.evaluation.metrics import check_tokenisation, tokenisation_for
+    from regard.data.text.languages import tokenisation_for
+    from regard.evaluation.metrics import check_tokenisation
     from regard.training.tasks.translation.recipe import DataSettings
 
     guess = DataSettings(source=source, target=reference).language_pair()[1]

@@ -47,8 +47,8 @@ SearchOverrides = Annotated[
     typer.Option(
         "--search",
         metavar="KEY=VALUE",
-        help="any other search setting: coverage, stop, min_length, max_length, max_ratio, max_extra, "
-        "no_repeat, groups, diversity, rerank; may be repeated",
+        help="any other search setting: mbr (chrf or bleu; mbr alone is mbr=chrf), samples, epsilon, coverage, stop, "
+        "min_length, max_length, max_ratio, max_extra, no_repeat, groups, diversity, rerank; may be repeated",
     ),
 ]
 Images = Annotated[
@@ -73,6 +73,8 @@ SEARCH_OPTIONS: dict[str, Any] = {
     ],
     "search": SearchOverrides,
 }
+SHORT_SEARCH = {"mbr": "mbr=chrf"}
+"""Arguments of --search that need no value."""
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -142,7 +144,7 @@ def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[s
     """
     values: dict[str, str] = {}
     for argument in given or ():
-        key, equals, value = argument.partition("=")
+        key, equals, value = SHORT_SEARCH.get(argument, argument).partition("=")
         key = key.strip().replace("-", "_")
         if not equals:
             raise UserError(f"{option} {argument}: write KEY=VALUE")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
-from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
+from regard.decoding.config import DEFAULT_BEAM, SAMPLING, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
@@ -57,7 +57,7 @@ def search(
         return []
     beam_only = settings.coverage > 0 or trace or any(request.required for request in batch)
     if settings.sampling and beam_only:
-        raise UserError("required phrases and trees need a beam: omit temperature, top_k and top_p")
+        raise UserError(f"required phrases and trees need a beam: omit {', '.join(SAMPLING)} and mbr")
     if beam_only or (settings.beam_width > 1 and not settings.sampling):
         return BeamSearch(stepper, batch, settings, trace).run()
     return greedy_search(stepper, batch, settings)
@@ -90,10 +90,16 @@ class AutoregressiveGenerator:
         check_settings_type(settings, SearchSettings)
         if snapshots:
             raise UserError("snapshots need a non-autoregressive model; this model is autoregressive and has trees")
+        assert isinstance(settings, SearchSettings)
+        if settings.mbr is not None and (trees or request.required):
+            raise UserError("required phrases and trees need a beam: omit mbr")
         return settings
 
     def batch_tokens(self, settings: DecodingSettings) -> int:
-        return GPU_BATCH_TOKENS if self.device.type == "cuda" else BATCH_TOKENS
+        assert isinstance(settings, SearchSettings)
+        tokens = GPU_BATCH_TOKENS if self.device.type == "cuda" else BATCH_TOKENS
+        # Many samples of a sentence are as many rows.
+        return tokens if settings.mbr is None else max(1, tokens * DEFAULT_BEAM // settings.beam_width)
 
     def generate(
         self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool = False

@@ -16,12 +16,16 @@ Length = TypeVar("Length", float, Tensor)
 
 DEFAULT_BEAM = 5
 DEFAULT_ITERATIONS = 4
+DEFAULT_SAMPLES = 32
+DEFAULT_EPSILON = 0.02
+SAMPLING = ("temperature", "top_k", "top_p", "epsilon")
+"""Settings that select sampling."""
 MAX_TOKENS = 100_000
 """Upper bound of all length settings: search allocates memory for the longest translation in advance."""
 
 
 class SearchSettings(Settings):
-    """Settings of beam search, greedy search (beam 1) and sampling (temperature, top_k, top_p)."""
+    """Settings of beam search, greedy search (beam 1), sampling (temperature, top_k, top_p, epsilon) and MBR."""
 
     beam: int | None = Field(
         None, ge=1, le=1000, description=f"beam width, {DEFAULT_BEAM} by default; 1 is greedy search"
@@ -50,7 +54,17 @@ class SearchSettings(Settings):
     temperature: float | None = Field(None, gt=0, description="sample; below 1 sharper, above 1 flatter")
     top_k: int | None = Field(None, ge=1, description="sample among the k most probable tokens")
     top_p: float | None = Field(None, gt=0, le=1, description="sample from the nucleus of this probability mass")
+    epsilon: float | None = Field(None, gt=0, lt=1, description="sample among tokens with at least this probability")
     seed: int = Field(0, ge=0, description="seed of sampling; the same sentence and seed give the same samples")
+    mbr: Literal["chrf", "bleu"] | None = Field(
+        None, description="minimum Bayes risk decoding: return the candidate that is most similar to all samples"
+    )
+    samples: int = Field(
+        DEFAULT_SAMPLES,
+        ge=2,
+        le=10_000,
+        description="number of samples for mbr, by default with epsilon 0.02; with beam, the beam adds candidates",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -58,15 +72,20 @@ class SearchSettings(Settings):
             raise ValueError(f"min_length {self.min_length} must be less than max_length {self.max_length}")
         if self.length_penalty == "none" and self.alpha != 1:
             raise ValueError(f"alpha {self.alpha:g} has no effect with length_penalty none; omit it")
+        if self.mbr is not None:
+            self._check_mbr()
+            return self
+        if self.samples != DEFAULT_SAMPLES:
+            raise ValueError("samples requires mbr; n_best is the number of samples that are returned")
         if self.sampling:
-            option = next(name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None)
+            option = next(name for name in SAMPLING if getattr(self, name) is not None)
             if self.beam not in (None, 1):
                 raise ValueError(f"beam {self.beam} and {option} exclude each other: use beam search or sampling")
             if self.groups > 1 or self.coverage:
                 raise ValueError(f"groups and coverage require beam search, but {option} selects sampling")
             return self
         if self.seed:
-            raise ValueError("seed requires sampling: set temperature, top_k or top_p, or omit seed")
+            raise ValueError("seed requires sampling: set temperature, top_k, top_p or epsilon, or omit seed")
         if self.diversity != 0.5 and self.groups == 1:
             raise ValueError("diversity requires groups > 1")
         if self.n_best > self.beam_width:
@@ -75,13 +94,21 @@ class SearchSettings(Settings):
             raise ValueError(f"beam {self.beam_width} is not divisible by {self.groups} groups")
         return self
 
+    def _check_mbr(self) -> None:
+        if self.groups > 1 or self.coverage:
+            raise ValueError("groups and coverage require beam search; omit them or mbr")
+        if self.n_best > self.samples + (self.beam or 0):
+            raise ValueError(f"n_best {self.n_best} exceeds the number of candidates of mbr; set samples")
+
     @property
     def sampling(self) -> bool:
-        return any(option is not None for option in (self.temperature, self.top_k, self.top_p))
+        return any(getattr(self, option) is not None for option in SAMPLING)
 
     @property
     def beam_width(self) -> int:
         """Number of hypotheses that are extended in parallel per sentence."""
+        if self.mbr is not None:
+            return max(self.samples, self.beam or 0)
         if self.sampling:
             return self.n_best
         return DEFAULT_BEAM if self.beam is None else self.beam
@@ -89,7 +116,7 @@ class SearchSettings(Settings):
     @property
     def candidates(self) -> int:
         """Number of hypotheses per sentence that are available by default."""
-        return DEFAULT_BEAM if self.sampling else self.beam_width
+        return DEFAULT_BEAM if self.sampling or self.mbr is not None else self.beam_width
 
     @property
     def stops_when_full(self) -> bool:
@@ -98,7 +125,17 @@ class SearchSettings(Settings):
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings as plain values, with defaults filled in."""
-        return self.model_dump(mode="json") | {"beam": self.beam_width}
+        return self.model_dump(mode="json") | {"beam": self.beam_width if self.mbr is None else self.beam}
+
+    def for_samples(self) -> Self:
+        """Return the settings of the samples of MBR decoding."""
+        defaults = {} if self.sampling else {"epsilon": DEFAULT_EPSILON}
+        return self.changed(mbr=None, samples=DEFAULT_SAMPLES, n_best=self.samples, beam=None, **defaults)
+
+    def for_beam(self) -> Self:
+        """Return the settings of the beam search that adds candidates to MBR decoding."""
+        off = dict.fromkeys((*SAMPLING, "mbr"))
+        return self.changed(**off, samples=DEFAULT_SAMPLES, n_best=self.beam or 1, beam=self.beam, seed=0)
 
     def max_target_length(self, source_length: int) -> int:
         """Return the maximum number of target tokens, END included, for a source of this length."""

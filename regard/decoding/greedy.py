@@ -39,11 +39,7 @@ def greedy_search(
     for step in range(tokens.shape[1]):
         log_probs = stepper.step(last, state)
         allowed = constraints.apply(log_probs[:, None], tokens[rows, None, :step])[:, 0]
-        if noise_keys is None:
-            last = allowed.argmax(-1)
-        else:
-            noise = gumbel_noise(noise_keys, step, allowed.shape[1])
-            last = sample(allowed, noise, settings.temperature, settings.top_k, settings.top_p)
+        last = allowed.argmax(-1) if noise_keys is None else _sample_tokens(allowed, noise_keys, step, settings)
         chosen = last.cpu().numpy()
         chosen_log_probs = log_probs.gather(1, last[:, None])[:, 0].cpu().double().numpy()
         raise_if_nan(bool(np.isnan(chosen_log_probs[~ended]).any()))
@@ -71,7 +67,27 @@ def greedy_search(
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
-# Sampling; R rows, V vocabulary
+# Sampling; R rows, V vocabulary, C candidates
+
+
+def _sample_tokens(log_probs: Tensor, noise_keys: Tensor, step: int, settings: SearchSettings) -> Tensor:
+    """Sample a token per row, (R, V) to (R,)."""
+    options = settings.temperature, settings.top_k, settings.top_p
+    vocabulary = log_probs.shape[1]
+    if settings.epsilon is None or settings.epsilon * vocabulary <= 1:
+        kept = log_probs if settings.epsilon is None else keep_probable(log_probs, settings.epsilon)
+        return sample(kept, gumbel_noise(noise_keys, step, vocabulary), *options)
+    # At most 1 / epsilon tokens are probable enough: noise for all others is not needed.
+    probable_RC = log_probs.topk(int(1 / settings.epsilon), -1)
+    kept = keep_probable(probable_RC.values, settings.epsilon)
+    noise = gumbel_noise(noise_keys, step, vocabulary, probable_RC.indices)
+    return probable_RC.indices.gather(1, sample(kept, noise, *options)[:, None])[:, 0]
+
+
+def keep_probable(log_probs: Tensor, epsilon: float) -> Tensor:
+    """Set log-probabilities below that of `epsilon` to -inf, except for the most probable token of each row."""
+    least = log_probs.amax(-1, keepdim=True).clamp(max=math.log(epsilon))
+    return log_probs.masked_fill(log_probs < least, -math.inf)
 
 
 def sample(
@@ -95,13 +111,15 @@ def sample(
     return (scores + noise).argmax(-1)
 
 
-def gumbel_noise(keys: Tensor, step: int, vocabulary: int) -> Tensor:
+def gumbel_noise(keys: Tensor, step: int, vocabulary: int, tokens: Tensor | None = None) -> Tensor:
     """Return Gumbel noise for every row and token, (R, V), as a hash (SplitMix64) of key, step and token.
+
+    With `tokens`, (R, C), return the noise of these tokens, (R, C).
 
     The noise of a token depends neither on the batch nor on the rank of the token, so that the rounding errors of a
     batch almost never change a sample.
     """
-    counter = torch.arange(1, vocabulary + 1, device=keys.device) + step * vocabulary
+    counter = (torch.arange(vocabulary, device=keys.device) if tokens is None else tokens) + step * vocabulary + 1
     x = keys[:, None] + counter * -0x61C8864680B583EB
     x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
     x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15

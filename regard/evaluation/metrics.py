@@ -12,7 +12,6 @@ from sacrebleu.metrics.ter import TER
 from regard.config import Settings
 from regard.errors import UserError
 
-_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
 _PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 
 
@@ -29,11 +28,6 @@ class Score:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def tokenisation_for(language: str) -> str:
-    """Return the sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
-    return _TOKENISERS.get(language.split("-")[0].split("_")[0].lower(), "13a")
 
 
 def bleu(

@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.runtime import import_optional, is_unchanged, one_line
 
 Tokens = Sequence[int]
-UNSUPPORTED = ("coverage", "groups", "temperature", "top_k", "top_p", "no_repeat", "min_length")
+UNSUPPORTED = ("coverage", "groups", "temperature", "top_k", "top_p", "epsilon", "mbr", "no_repeat", "min_length")
 """Search settings that other libraries lack or define differently."""
 
 

@@ -22,7 +22,7 @@ from regard.config import Settings
 from regard.data.text.sentences import LengthWarnings, Sentence, SplitText, by_rank, length_warning, split_sentences
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
-from regard.decoding.config import DecodingSettings, NATSettings, parse_settings
+from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator
@@ -46,6 +46,7 @@ from regard.ops.linear import Precision, choose_precision, prepack, refresh_prep
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.external import CTranslate2Generator, ExternalGenerator, check_engine_files
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
+from regard.pipelines.mbr import build_utility, minimise_risk
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
@@ -272,7 +273,7 @@ class Translator:
         found: dict[int, list[TokenHypothesis]] = {}
         with self._inference() as hooks_disabled:
             for batch in batch_by_tokens(range(len(sources)), sources, self.generator.batch_tokens(settings)):
-                generated = self.generator.generate([requests[i] for i in batch], settings, trace=trees or snapshots)
+                generated = self._generate([requests[i] for i in batch], settings, trace=trees or snapshots)
                 found.update(zip(batch, generated, strict=True))
             if isinstance(settings, NATSettings) and settings.rerank is not None:
                 self._rerank(
@@ -289,6 +290,14 @@ class Translator:
             ]
             for i, (source, sentence) in enumerate(zip(sources, sentences, strict=True))
         ]
+
+    def _generate(
+        self, requests: Sequence[DecodingRequest], settings: DecodingSettings, trace: bool
+    ) -> list[list[TokenHypothesis]]:
+        if not isinstance(settings, SearchSettings) or settings.mbr is None:
+            return self.generator.generate(requests, settings, trace=trace)
+        utility = build_utility(settings.mbr, self.languages[1])
+        return minimise_risk(self.generator, requests, settings, self.vocabularies.target.decode, utility)
 
     def stream(
         self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **options: Any
@@ -379,6 +388,8 @@ class Translator:
         """
         settings = settings or self.generator.settings_class()
         resolved = self.generator.resolve_settings(settings, request, trees, snapshots)
+        if isinstance(resolved, SearchSettings) and resolved.mbr is not None:
+            build_utility(resolved.mbr, self.languages[1])  # reports a missing tokeniser
         if isinstance(resolved, NATSettings) and resolved.rerank is not None:
             self.reranker(resolved.rerank)  # reports a missing model before anything is translated
         return resolved

@@ -17,11 +17,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from regard.config import Settings
+from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import Pair, format_suffix
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
-from regard.evaluation.metrics import choose_closest, tokenisation_for
+from regard.evaluation.metrics import choose_closest
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import join_lines, translate_items
 from regard.pipelines.translator import WINDOW, Translator

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding.greedy import gumbel_noise, sample
+from regard.decoding.config import SearchSettings
+from regard.decoding.greedy import _sample_tokens, gumbel_noise, keep_probable, sample
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}], ids=str)
@@ -39,3 +40,16 @@ def test_rounding_errors_hardly_ever_change_a_sample(options: dict[str, Any]) ->
     rounded = log_probs + 1e-6 * torch.randn(log_probs.shape, generator=generator)
     noise = gumbel_noise(torch.randint(2**62, (4000,), generator=generator), 3, 1200)
     assert int((sample(log_probs, noise, **options) != sample(rounded, noise, **options)).sum()) <= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("epsilon", [0.001, 0.02, 0.3, 0.99])
+def test_epsilon_keeps_tokens_with_at_least_this_probability(epsilon: float, options: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_probs = (2 * torch.randn(2000, 90, generator=generator)).log_softmax(-1)
+    keys = torch.randint(2**62, (2000,), generator=generator)
+    found = _sample_tokens(log_probs, keys, 3, SearchSettings.parse({"epsilon": epsilon, **options}, "test"))
+    kept = keep_probable(log_probs, epsilon)
+    assert torch.equal(found, sample(kept, gumbel_noise(keys, 3, 90), **options))
+    chosen = log_probs.gather(1, found[:, None])[:, 0]
+    assert bool(((chosen.exp() >= epsilon) | (chosen == log_probs.amax(1))).all())

@@ -14,9 +14,10 @@ import sacrebleu
 import torch
 
 from regard import Translator, UserError
+from regard.data.text.languages import tokenisation_for
 from regard.decoding.config import SearchSettings
 from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
-from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match, tokenisation_for
+from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match
 from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report
 from regard.evaluation.system import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
 

@@ -52,7 +52,7 @@ def translate(folder: Path, texts: list[str]) -> list[str]:
 
 def test_package_translates_like_the_regard_model(package: Path, trained_run: Path) -> None:
     texts = [pair.source for pair in toy_pairs()][:60]
-    expected = Translator.load(trained_run)(texts, beam=4, alpha=0.2, stop="first")
+    expected = Translator.load(trained_run)(texts, beam=4, alpha=0.2, stop="first", min_length=1)
     assert translate(package, texts) == expected
     assert translate(package, ["I love apples"]) == ["我喜欢苹果"]
 

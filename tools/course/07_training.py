@@ -40,15 +40,15 @@ bos, eos = index["<bos>"], index["<eos>"]
 #
 # The decoder reads the *reference* shifted by one: it reads `<bos> 我 喜欢 苹果` and has to predict `我 喜欢 苹果 <eos>`. The causal mask
 # lets all positions predict at the same time, each from the tokens before it. The loss is the cross-entropy with label smoothing 0.1
-# (the target has the probability 0.9 and the rest is spread over the vocabulary), so even a perfect model has a loss above 0, here
-# 0.611.
+# (the target has the probability 0.9 and the rest is spread over the vocabulary), so even a perfect model has a loss above 0: here
+# 0.611, the entropy of this target.
 
 # %% [markdown] lang="zh"
 # ## Teacher forcing
 #
 # 解码器读的是右移一位的*参考译文*：读入 `<bos> 我 喜欢 苹果`，要预测 `我 喜欢 苹果 <eos>`。有了因果掩码，所有位置可以同时预测，
 # 每个位置都只依据它前面的内容。损失是交叉熵，标签平滑取 0.1，也就是正确的词元占 0.9 的概率，其余分给整个词表，所以再好的模型损失也不会到 0，
-# 这里最低是 0.611。
+# 最低是目标分布的熵，这里为 0.611。
 
 # %%
 source = torch.tensor([[*encode(english), eos] for english, _ in train])        # I love apples <eos>
@@ -153,26 +153,34 @@ print("mixed:    ", [vocabulary[token] for token in mixed[0]])
 
 # %%
 from regard.decoding.generator import collect_cross_attention
+import matplotlib.pyplot as plt
 
-def train_model(guidance: float, steps: int = 60) -> tuple[float, float]:
-    """Train a new model; return its loss, and the share of cross-attention that is on the diagonal."""
+def train_model(guidance: float, steps: int = 60) -> tuple[float, torch.Tensor]:
+    """Train a new model; return its loss and its cross-attention: (layers, sentences, target tokens, source tokens)."""
     model = new_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(steps):
-        with collect_cross_attention([model]) as collected:  # (sentences, target tokens, source tokens) of each layer
+        with collect_cross_attention([model]) as collected:  # one tensor for each layer, the mean of its heads
             loss = cross_entropy(model(source, target_in))
-        diagonal = torch.stack(collected).diagonal(dim1=-2, dim2=-1)
+        weights = torch.stack(collected)
+        diagonal = weights.diagonal(dim1=-2, dim2=-1)
         optimizer.zero_grad()
         (loss - guidance * diagonal.log().mean()).backward()
         optimizer.step()
-    return loss.item(), diagonal.mean().item()
+    return loss.item(), weights.detach()
 
-for guidance in (0.0, 1.0):
-    loss, share = train_model(guidance)
+figure, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+for axis, guidance in zip(axes, (0.0, 1.0), strict=True):
+    loss, weights = train_model(guidance)
+    share = weights.diagonal(dim1=-2, dim2=-1).mean()
     print(f"weight of the guidance {guidance}: loss {loss:.3f}, attention on the corresponding word {share:.2f}")
+    axis.imshow(weights.mean(0)[0].numpy(), cmap="Greys", vmin=0, vmax=1)
+    axis.set(title=f"guidance {guidance}", xlabel="source token", ylabel="target token")
+    axis.set(xticks=range(4), xticklabels=[*train[0][0].split(), "<eos>"], yticks=range(4), yticklabels=range(1, 5))
 
 # %% [markdown] lang="en"
-# Both losses are about equal; with guidance the attention map can be read as a word alignment. In a recipe:
+# Both losses are about equal; with guidance the attention map can be read as a word alignment. The picture shows the weights of the
+# first sentence; token 4 of the target is `<eos>`. In a recipe:
 # `objective.guided_attention: {prior: diagonal, steps: 1000}`, with a weight that decreases to zero over these steps.
 # [Objectives](../objectives.md) measures both methods on a larger corpus.
 #
@@ -180,7 +188,7 @@ for guidance in (0.0, 1.0):
 # the second of four equal keys:
 
 # %% [markdown] lang="zh"
-# 两个模型的损失差不多；有引导的那个，注意力图可以直接当词对齐来读。在 recipe 里写
+# 两个模型的损失差不多；有引导的那个，注意力图可以直接当词对齐来读。图中是第一个句子的权重，译文的第 4 个词元是 `<eos>`。在 recipe 里写
 # `objective.guided_attention: {prior: diagonal, steps: 1000}`，引导的权重在这 1000 步里逐渐降到零。
 # 这两种方法在更大的语料上效果如何，见[训练目标](../objectives.md)的实测。
 #

@@ -74,7 +74,7 @@ for axis, shift in zip(axes, ((0, 0), (2, 2)), strict=True):
     owner = torch.empty(64)
     for number, tokens in enumerate(windows.tokens):
         owner[tokens] = number
-    axis.imshow(owner.view(8, 8), cmap="Pastel1")
+    axis.imshow(owner.view(8, 8).numpy(), cmap="Pastel1")
     axis.set(title=f"shifted by {shift[0]}", xticks=[], yticks=[])
 
 full, windowed = 3136**2, 3136 * 49

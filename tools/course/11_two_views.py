@@ -32,6 +32,14 @@ prediction = model(view1, view2, visible)  # the pixels of each patch: 8 × 8 ×
 print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(prediction.shape)}")
 
 # %% [markdown] lang="en"
+# This model is not trained. A trained one completes eight scenes that it has not seen:
+#
+# ![Completed images with the true second view, with another one, and without](../images/croco-completed.png)
+#
+# From left to right: the visible patches; the true second view, and what the model makes of it; the second view of another scene, and
+# the result; no second view, and the result; the first view. Only with the true second view do the details come back. (The mean and
+# the contrast of each patch are not predicted, but taken from the first view.)
+#
 # Both views go through the same encoder, a ViT with rotary 2-D positions. The decoder works on the tokens of view 1. Its block has the
 # three sublayers of chapter 6, in pre-norm form:
 #
@@ -42,6 +50,13 @@ print(f"{visible.shape[1]} of {patches} patches are visible; prediction {tuple(p
 # Each has a residual connection, with stochastic depth in training: a sublayer is sometimes skipped at random. Written out:
 
 # %% [markdown] lang="zh"
+# 这个模型还没有训练。训练好的模型补全八个没见过的场景，结果如下：
+#
+# ![用真正的第二张图、用别的场景的第二张图、不用第二张图补全的结果](../../images/croco-completed.png)
+#
+# 从左到右依次是：可见的图块；真正的第二张图和补全的结果；别的场景的第二张图和补全的结果；不给第二张图（灰色）和补全的结果；
+# 第一张图本身。只有给了真正的第二张图，细节才能还原。（每个图块的平均亮度和对比度不是预测的，而是取自第一张图。）
+#
 # 两张图经过同一个编码器，也就是带二维旋转位置编码的 ViT。解码器处理的是第一张图的词元，解码器块由第 6 章的三个子层组成，用 pre-norm：
 #
 # 1. 第一张图内部的自注意力；

@@ -37,12 +37,18 @@ MIN_SHARE = 0.25
 MIN_KANA = 0.05
 """Share of kana among the characters of Japanese text; Chinese has none."""
 
+_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
 _UNSPACED = frozenset(("bo", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh", "zt"))
 
 
 def language_name(code: str) -> str:
     """Return the name of a language, or its code if the name is not known."""
     return LANGUAGE_NAMES.get(code, code)
+
+
+def tokenisation_for(language: str) -> str:
+    """Return the sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
+    return _TOKENISERS.get(language.split("-")[0].split("_")[0].lower(), "13a")
 
 
 def match_language(tag: str, codes: Iterable[str]) -> str | None:

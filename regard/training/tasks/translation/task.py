@@ -14,11 +14,12 @@ from torch import nn
 
 from regard.data.batching import EpochOrder, plan_packed, plan_padded
 from regard.data.text.encoding import tokenise_pairs
+from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.errors import UserError
-from regard.evaluation.metrics import bleu, check_tokenisation, chrf, tokenisation_for
+from regard.evaluation.metrics import bleu, check_tokenisation, chrf
 from regard.layers import Model
 from regard.models.folder import unique_tensors
 from regard.models.transformer import Transformer

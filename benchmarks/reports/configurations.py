@@ -1,4 +1,4 @@
-"""BLEU of the configurations of Multi30k, by seed."""
+"""BLEU of the configurations of a table of benchmarks/translation.py, by seed."""
 
 import re
 import statistics
@@ -7,14 +7,16 @@ from collections import defaultdict
 from .markdown import cite, paragraphs, table
 from .results import Result
 
-HEADS = ("configuration", "changes", "seeds", "BLEU val", "BLEU test", "± of seeds", "each seed", "training s")
+HEADS = ("configuration", "changes", "seeds", "BLEU valid", "BLEU test", "± of seeds", "each seed", "training s")
 
 
 def group_by_configuration(found: dict[str, Result]) -> dict[str, list[Result]]:
-    """Group results by the name of their configuration, the highest validation BLEU first."""
+    """Group results by configuration, and by test set if there are several, the highest validation BLEU first."""
     runs: dict[str, list[Result]] = defaultdict(list)
     for name, run in found.items():
-        runs[re.sub(r"-seed\d+$", "", name)].append(run)
+        configuration = re.sub(r"-seed\d+$", "", name)
+        for each, scores in run.get("sets", {"": {}}).items():
+            runs[f"{configuration}, {each}" if each else configuration].append(run | scores)
     return dict(sorted(runs.items(), key=lambda item: -validation_bleu(item[1])))
 
 
@@ -29,19 +31,19 @@ def best_configuration(found: dict[str, Result], seeds: int = 3) -> list[Result]
     return next((runs for runs in runs if len(runs) >= seeds), [])
 
 
-def write_configurations(found: dict[str, Result]) -> str:
-    """One row per configuration, with the mean and the standard deviation of the seeds."""
-    rows = [_row(name, runs) for name, runs in group_by_configuration(found).items()]
-    first = next((run for run in found.values() if "score" in run), next(iter(found.values())))
+def write_configurations(name: str, title: str, found: dict[str, Result]) -> str:
+    """One row per configuration and test set, with the mean and the standard deviation of the seeds."""
+    groups = group_by_configuration(found)
+    first = next((run for runs in groups.values() for run in runs if "score" in run), next(iter(groups.values()))[0])
     shared = " ".join(f"`{change}`" for change in first["configuration"]["all"])
-    signature = f"signature `{first['score']['signature']}`, " if "score" in first else ""
+    signature = f" Signature `{first['score']['signature']}`." if "score" in first else ""
+    command = f"python benchmarks/translation.py {name} DATA OUT CONFIGURATION --seed 1 2 3 --test"
+    notes = sorted({run["note"] for run in found.values() if "note" in run})
     return paragraphs(
-        "Multi30k English-German, test_2016_flickr, tokenised and lowercased, beam 5, length penalty chosen on the "
-        "validation data:",
-        table(HEADS, rows),
-        f"Recipe `multi30k-en-de` with {shared} and the changes of the row; {signature}"
-        f"{cite(first, with_command=False)}; "
-        "`python benchmarks/multi30k.py DATA OUT CONFIGURATION --seed 1 2 3 --test`.",
+        f"{title}, beam 5, length penalty chosen on the validation data:",
+        table(HEADS, [_row(*group) for group in groups.items()]),
+        f"Recipe `multi30k-en-de` with {shared} and the changes of the row.{signature} "
+        f"{cite(first, with_command=False)}; `{command}`. {' '.join(notes)}".rstrip(),
     )
 
 
