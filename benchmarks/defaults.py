@@ -8,7 +8,6 @@ training   `regard train` of Transformer-base on tatoeba-en-de: tokens per secon
 steps      captured and eager steps of every objective and task (captured_steps.py)
 kills      processes that are killed between captured steps and resumed (tools/kill_captured.py)
 multi30k   the recipe multi30k-en-de: seconds by phase, and BLEU (multi30k.py)
-quick      shorter configurations of Multi30k, three seeds each, side by side: BLEU (multi30k.py)
 
 Each part is a process with a limit of its own; those that the total limit leaves no time for are not started. Results
 are in OUT as JSON files, and the output of all parts in OUT/log.txt.
@@ -34,7 +33,7 @@ from harness import environment, save_result
 from regard.runtime import choose_device
 
 HERE = Path(__file__).parent
-LIMITS = {"training": 75, "steps": 210, "kills": 110, "multi30k": 85, "quick": 150}
+LIMITS = {"training": 75, "steps": 210, "kills": 110, "multi30k": 85}
 """Seconds of each part."""
 BASE = {
     "model.preset": "base",
@@ -57,7 +56,6 @@ TINY = {
     "training.valid_sentences": 8,
     "tokenizer.size": 1000,
 }
-QUICK = ("quick-4000", "quick-5000", "quick-r-drop-2000", "quick-r-drop-2500")
 
 
 class Parts:
@@ -76,7 +74,6 @@ class Parts:
             "steps": self.steps,
             "kills": self.kills,
             "multi30k": self.multi30k,
-            "quick": self.quick,
         }
         limit = min(LIMITS[name], self.end - time.monotonic()) if not self.tiny else 3600
         if limit < LIMITS[name] / 3:
@@ -169,18 +166,6 @@ class Parts:
             result = json.loads(path.read_text("utf-8"))
             print("   ", result["score"]["value"], result["phases"], flush=True)
             shutil.copy(path, self.out)
-
-    def quick(self, limit: float) -> None:
-        """Train short configurations side by side; their seconds are not those of a run alone."""
-        out, seeds = self.work / "quick", [1] if self.tiny else [1, 2, 3]
-        changes = ["--set", "training.steps=2", "--set", "training.validate_every=2"] if self.tiny else []
-        jobs = ["--jobs", 1 if self.tiny else len(seeds) * len(QUICK), "--mps", "--test", "--limit", limit - 10]
-        words = [HERE / "multi30k.py", self.data / "multi30k/tok", out, *QUICK, "--seed", *seeds, *jobs, *changes]
-        self.call(words, limit)
-        found = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(out.glob("*-seed*.json"))}
-        keys = ("seed", "score", "val", "alpha", "training_seconds", "phases")
-        rows = {name: {key: result[key] for key in keys} for name, result in found.items()}
-        self.save({"runs": rows, **environment(self.device)}, "quick")
 
     def save(self, result: dict[str, Any], name: str) -> None:
         print(json.dumps(result), flush=True)

@@ -21,6 +21,7 @@ from reports import (
     nat,
     serving,
     settings,
+    speed,
     training,
     translation,
     vision,
@@ -96,6 +97,9 @@ PAGES: dict[str, dict[str, Writer]] = {
     },
     "docs/training-speed.md": {
         "recipe": TRANSLATION,
+        "defaults": of_all(["training-defaults-gpu", "kills-gpu"], speed.write_defaults, otherwise=""),
+        "captured": of("captured-steps-gpu", speed.write_captured, otherwise=""),
+        "time to quality": of_all(["time-to-quality-*"], speed.write_time_to_quality, otherwise=""),
         "curves": of("training-curve", training.write_curves),
         "steps": of("training-gpu", training.write_steps),
         "memory": of("training-gpu", training.write_memory),

@@ -301,6 +301,7 @@ def describe(outcome: RunResult, seed: int, device: torch.device) -> dict[str, A
         "best_step": outcome.best_step,
         "steps": outcome.steps,
         "training_seconds": round(outcome.seconds, 1),
+        "phases": {name: round(seconds, 1) for name, seconds in outcome.phases.items()},
         "seed": seed,
         **environment(device),
     }

@@ -2,9 +2,10 @@
 
 A plan lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder of the run,
 {"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"replay": 3} after its
-third replay of a captured step, {"seconds": 0.3} after some time. {"worker": 2, "batch": 5, "at": "within"} kills a
-data worker instead, while it sends its fifth batch. With "signal" the process receives another signal than SIGKILL, and
-the call continues. {"limit": 1000} limits the size of the files that it writes.
+third replay of a captured step, with "later" that many seconds after it, {"seconds": 0.3} after some time. {"worker":
+2, "batch": 5, "at": "within"} kills a data worker instead, while it sends its fifth batch. With "signal" the process
+receives another signal than SIGKILL, and the call continues. {"limit": 1000} limits the size of the files that it
+writes.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -93,8 +95,8 @@ def kill_in_step(number: int, report: int) -> None:
     register(count)
 
 
-def kill_in_replay(number: int, report: int) -> None:
-    """Kill this process after it has started its n-th replay of a captured step."""
+def kill_in_replay(number: int, later: float, report: int) -> None:
+    """Kill this process after it has started its n-th replay of a captured step, or some seconds later."""
     replay = StepGraph.replay
     replays = 0
 
@@ -102,9 +104,9 @@ def kill_in_replay(number: int, report: int) -> None:
         nonlocal replays
         result = replay(self, *arguments)
         replays += result is not None
-        if replays == number:
+        if result is not None and replays == number:
             os.write(report, b"replay")
-            die()
+            threading.Timer(later, die).start() if later else die()
         return result
 
     StepGraph.replay = count  # type: ignore[method-assign]
@@ -156,7 +158,7 @@ def run_child(arguments: list[str], death: dict[str, Any], out: Path, report: in
         if "step" in death:
             kill_in_step(death["step"], report)
         if "replay" in death:
-            kill_in_replay(death["replay"], report)
+            kill_in_replay(death["replay"], death.get("later", 0), report)
         if "worker" in death:
             workers._Worker.__init__ = dying_worker(**death, report=report)  # type: ignore[method-assign]
         sys.argv = ["regard", *arguments]

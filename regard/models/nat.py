@@ -159,6 +159,9 @@ def upsample(encoder_output: Tensor, source_layout: Layout | None, target: Tenso
     lengths = _lengths(encoder_output, source_layout)[:, None]
     index = positions * lengths // _lengths(target, layout)[:, None].clamp(min=1)
     index = torch.minimum(index, (lengths - 1).clamp(min=0))  # the values of padding positions do not matter
+    if encoder_output.is_cuda:  # the backward pass of gather adds repeated tokens in any order there
+        rows = torch.arange(len(index), device=index.device)[:, None]
+        return encoder_output[rows, index] * (lengths > 0)[..., None]
     return gather_tokens(encoder_output, index) * (lengths > 0)[..., None]
 
 
@@ -167,7 +170,8 @@ def sum_tokens(x: Tensor, layout: Layout | None) -> Tensor:
     if layout is None:
         return x.sum(1)
     if isinstance(layout, Packed):
-        return x.new_zeros(len(layout.offsets) - 1, x.shape[2]).index_add(0, layout.segments(), x[0])
+        # In a fixed order, unlike index_add on a GPU. The offsets are not checked, which would synchronise.
+        return torch.segment_reduce(x[0], "sum", offsets=layout.offsets, axis=0, unsafe=True)
     return (x * layout.real()[..., None]).sum(1)
 
 

@@ -70,6 +70,47 @@ def target_states(targets: Tensor, blank: int) -> Tensor:
     return states
 
 
+def state_emissions(log_probs: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor) -> Tensor:
+    """Return the log-probability of every state at every position, (B, T, L).
+
+    In the backward pass, states with the same token are added in a fixed order, unlike by `gather` on a GPU.
+
+    Args:
+        log_probs: Log-probabilities at the positions of all sentences, concatenated, (N, V).
+        states: States of the targets, (B, L).
+        sentences: Sentence of each position, (N,).
+        positions: Number of each position in its sentence, (N,).
+        index: Where each position of a sentence is in `log_probs`; any value past its end, (B, T).
+    """
+    emissions: Tensor = _StateEmissions.apply(  # type: ignore[no-untyped-call]
+        log_probs, states, sentences, positions, index
+    )
+    return emissions
+
+
+class _StateEmissions(torch.autograd.Function):
+    """Selection of states; see `state_emissions`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, log_probs: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(states, sentences, positions)
+        ctx.shape = log_probs.shape
+        return log_probs.gather(1, states[sentences])[index]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        states, sentences, positions = ctx.saved_tensors
+        first = (states[:, :, None] == states[:, None]).to(torch.uint8).argmax(2)  # state with the same token, (B, L)
+        is_first = first[..., None] == torch.arange(states.shape[1], device=states.device)
+        # The first state of each token gets the sum of all, and zeros are added for the others.
+        sums = (grad @ is_first.to(grad.dtype))[sentences, positions]
+        total = grad.new_zeros(ctx.shape).scatter_add_(1, states[sentences], sums)
+        return total, None, None, None, None
+
+
 def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:
     """Return the most probable path of each target by the Viterbi algorithm; see `align`.
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Generic
@@ -104,6 +104,7 @@ class TrainingLoop(Generic[B]):
         shard = DataShard(self.processes.rank, self.processes.world)
         with (
             closing(self.saver),
+            _deterministic_convolutions(),
             self.reporter.open(),
             closing(self.task.batches(state.position, shard)) as batches,
         ):
@@ -358,6 +359,17 @@ class TrainingLoop(Generic[B]):
             validation = self.task.validate(model)
         self.reporter.validation(validation)
         return validation.scores
+
+
+@contextmanager
+def _deterministic_convolutions() -> Iterator[None]:
+    """Let cuDNN use only algorithms that add in a fixed order, so that a resumed run has bit-identical weights."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def _rank(scores: dict[str, float]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kinds import Full
@@ -11,7 +12,7 @@ from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.layers import patchify, unpatchify
-from regard.models.croco import CroCo, CroCoConfig, DenseHead
+from regard.models.croco import CroCo, CroCoConfig, DenseHead, DoubleResolution
 from regard.models.folder import load_model, save_model
 
 MILLIONS = {"small": 120.08, "base": 200.27, "large": 417.92}
@@ -162,6 +163,15 @@ def test_dense_head_has_outputs_for_every_pixel() -> None:
     assert model(view(1), view(2)).shape == (2, 2, 12, 16)
     with pytest.raises(UserError, match="needs a patch size that is a power of 2, not 12"):
         CroCoConfig.micro(head="dense", patch=12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 1, 5), (1, 2, 6, 3)], ids=str)
+def test_doubled_resolution_is_bilinear_interpolation(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    found, expected = DoubleResolution()(x), F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_dense_head_halves_the_width_at_each_doubling_of_the_resolution() -> None:

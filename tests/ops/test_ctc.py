@@ -16,6 +16,7 @@ from regard.ops.ctc import (
     log_likelihood,
     min_path_length,
     search_prefixes,
+    state_emissions,
     state_log_likelihood,
     target_states,
     token_starts,
@@ -79,6 +80,43 @@ def by_states(log_probs: Tensor, lengths: Tensor, targets: Tensor, target_length
     states = target_states(targets, blank)
     emissions = log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
     return state_log_likelihood(emissions, lengths, states, target_lengths, blank)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_emissions_of_states_have_the_gradient_of_their_selection(packed: bool) -> None:
+    """Tokens that occur in several states, the blank among them, receive the sum of their gradients."""
+    states = target_states(torch.tensor([[1, 2, 1, 1], [3, 3, 2, BLANK]]), BLANK)
+    lengths = [5, 2] if packed else [5, 5]
+    sentences = torch.repeat_interleave(torch.arange(2), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    index = (torch.tensor([[0], [5]]) + torch.arange(5)).clamp(max=len(sentences) - 1)
+    inside = torch.arange(5) < torch.tensor(lengths)[:, None]
+    weights = torch.randn(2, 5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * inside[..., None]
+    found = []
+    for ours in (True, False):
+        log_probs = random_log_probs(1, 1, len(sentences), 4)[0].requires_grad_()
+        if ours:
+            emissions = state_emissions(log_probs, states, sentences, positions, index)
+        else:
+            emissions = log_probs.gather(1, states[sentences])[index]
+        (grad,) = torch.autograd.grad((emissions * weights).sum(), log_probs)
+        found.append((emissions.detach(), grad))
+    torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradients_of_state_emissions_on_a_gpu_are_equal_each_time() -> None:
+    states = target_states(torch.randint(1, 5, (40, 30), device="cuda"), BLANK)
+    index = torch.arange(40 * 64, device="cuda")
+    log_probs = torch.randn(len(index), 50, device="cuda").log_softmax(-1).requires_grad_()
+    weights = torch.rand(40, 64, 61, device="cuda")
+
+    def gradient() -> Tensor:
+        emissions = state_emissions(log_probs, states, index // 64, index % 64, index.view(40, 64))
+        return torch.autograd.grad((emissions * weights).sum(), log_probs)[0]
+
+    first = gradient()
+    assert all(torch.equal(gradient(), first) for _ in range(10))
 
 
 @pytest.mark.parametrize("likelihood", [log_likelihood, by_states])

@@ -117,11 +117,13 @@ class NATTargets:
 
     def to_rows(self, x: Tensor) -> Tensor:
         """Arrange decoder outputs as one sentence per row, (B, T, …), with undefined values past its end."""
-        if isinstance(self.layout, Padded):
-            return x
-        starts = self.layout.offsets[:-1, None]
-        index = starts + torch.arange(self.layout.longest, device=x.device)
-        return x[0][index.clamp(max=self.layout.size - 1)]
+        return x if isinstance(self.layout, Padded) else x[0][self._index(self.layout)]
+
+    @staticmethod
+    def _index(layout: Packed) -> Tensor:
+        """Return where each position of each sentence is in the row, (B, T), or any index past its end."""
+        positions = torch.arange(layout.longest, device=layout.offsets.device)
+        return (layout.offsets[:-1, None] + positions).clamp(max=layout.size - 1)
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """Concatenate one sentence per row (B, T) to (N,)."""
@@ -130,8 +132,10 @@ class NATTargets:
     def state_emissions(self, log_probs: Tensor, states: Tensor) -> Tensor:
         """Select the log-probabilities of each sentence's CTC states (B, L) at its positions, (B, T, L)."""
         if isinstance(self.layout, Packed):
-            return self.to_rows(log_probs.gather(2, states[self.sentences][None]))
-        return log_probs.gather(2, states[:, None].expand(-1, log_probs.shape[1], -1))
+            return ctc.state_emissions(log_probs[0], states, self.sentences, self.positions, self._index(self.layout))
+        B, T, _ = log_probs.shape
+        index = torch.arange(B * T, device=states.device)
+        return ctc.state_emissions(log_probs.flatten(0, 1), states, index // T, index % T, index.view(B, T))
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum values (N,) over each sentence, (B,)."""
@@ -289,7 +293,7 @@ class NATObjective:
                 wrong = targets.flatten(log_probs.argmax(-1)) != path
             masked = ~targets.sample(self._number_revealed(targets.sum(wrong.long()), step))
         log_probs = encoded.logits(path, masked).float().log_softmax(-1)
-        if batch.fixed_shape:
+        if batch.fixed_shape or log_probs.is_cuda:  # torch's loss adds gradients in any order on a GPU
             emissions = targets.state_emissions(log_probs, states)
             log_likelihood = ctc.state_log_likelihood(emissions, positions, states, lengths, blank)
         else:
