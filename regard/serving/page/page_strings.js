@@ -1,10 +1,15 @@
-// Strings of the page in English and Chinese, in addition to those in strings.js.
+// Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
+import { STRINGS as overview } from "./overview_strings.js";
 import { stringsFor } from "./strings.js";
+
+/** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
+const SECTION_STRINGS = [overview];
 
 const STRINGS = {
   en: {
     sections: {
+      overview: "Overview",
       translate: "Translate",
       attention: "Attention",
       arithmetic: "Arithmetic",
@@ -158,6 +163,7 @@ const STRINGS = {
 
   zh: {
     sections: {
+      overview: "总览",
       translate: "翻译",
       attention: "注意力",
       arithmetic: "逐步计算",
@@ -324,5 +330,6 @@ const STRINGS = {
 
 /** Return all strings of a language; English if it is not supported. */
 export function pageStringsFor(language) {
-  return { ...stringsFor(language), ...(STRINGS[language] ?? STRINGS.en) };
+  const parts = [STRINGS, ...SECTION_STRINGS].map((strings) => strings[language] ?? strings.en);
+  return Object.assign({}, stringsFor(language), ...parts);
 }
