@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import Request
 
+from regard.data.text.language_detection import LanguageDetector
 from regard.data.text.languages import match_language
 from regard.errors import UserError
 from regard.serving.config import ServingConfig
 from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.keys import Keys
-from regard.serving.language_detection import LanguageDetector
 from regard.serving.messages import PIXELS_PER_TOKEN, Job
 from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels

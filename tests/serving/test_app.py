@@ -17,9 +17,9 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
+from regard.data.text import language_detection
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.serving import language_detection
 from regard.serving.app import make_app
 from regard.serving.config import Limits, ServingConfig, split_cores
 from regard.serving.errors import ApiError

@@ -6,13 +6,15 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
+from regard.data.text.languages import match_language
+from regard.runtime import import_optional
+
 
 @cache
 def _load_identifier() -> Any:
     """Load the language identifier, which takes about a second and 100 MB."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    langid = import_optional("py3langid.langid", "data")
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
 class LanguageDetector:
@@ -47,3 +49,24 @@ class LanguageDetector:
             self._selected = known
         ranked = [(code, round(100 * probability, 1)) for code, probability in self._identifier.rank(text)]
         return ranked + [(code, 0.0) for code in candidates if code not in known]
+
+
+class ExpectedLanguage:
+    """Compares texts with the language that they should have; `known` is False if the identifier does not know it.
+
+    Simplified and traditional Chinese are one language here.
+
+    Args:
+        code: Language code, such as "de" or "zh-Hant".
+    """
+
+    def __init__(self, code: str) -> None:
+        self._identifier = _load_identifier()
+        labels = self._identifier.labels
+        self.code = match_language(code, labels) or ("zh" if match_language(code, ["zt"]) else "")
+        self.known = bool(self.code)
+
+    def probability(self, text: str) -> tuple[float, str]:
+        """Return the probability of the expected language among all known ones, and the most likely language."""
+        ranked = self._identifier.rank(text)
+        return dict(ranked)[self.code], ranked[0][0]
