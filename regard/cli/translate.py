@@ -16,6 +16,8 @@ from regard.errors import UserError
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
+    from regard.data.text.glossary import Glossary
+    from regard.decoding.config import DecodingSettings
     from regard.pipelines.constraints import Constraints
     from regard.pipelines.translator import Translator
 
@@ -42,6 +44,7 @@ def translate(
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
     require: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="required phrase (repeatable)")] = None,
     forbid: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="forbidden phrase (repeatable)")] = None,
+    glossary: options.Glossary = None,
     engine: options.Engine = None,
     precision: options.Precision = None,
     device: options.Device = "auto",
@@ -73,8 +76,9 @@ def translate(
     finished = count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else options.read_input(source, key)
     constraints = _parse_constraints(prefix, require or (), forbid or ())
+    terms = _read_glossary(glossary)
     translator = _load(run, others or (), device, engine, precision)
-    translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
+    _check_settings(translator, settings, terms)
     with options.open_output(
         lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
     ) as (records, progress):
@@ -89,6 +93,7 @@ def translate(
             split=split,
             done=records.count,
             on_progress=progress.advance,
+            glossary_of=files.glossary_of_line,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
@@ -98,6 +103,9 @@ def translate(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",
             err=True,
         )
+    if counts.kept_terms < counts.terms:
+        lost = counts.terms - counts.kept_terms
+        typer.echo(f"regard: {lost} of {counts.terms} terms of the glossary are not in the translations", err=True)
 
 
 def translate_on_server(
@@ -134,6 +142,25 @@ def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, pr
     from regard.interop.ctranslate2 import load_translator
 
     return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
+
+
+def _check_settings(translator: Translator, settings: DecodingSettings, glossary: Glossary | None) -> None:
+    """Set the glossary, and reject invalid settings before the output is opened."""
+    translator.glossary = glossary
+    translator.resolve_settings(settings)
+    if glossary is not None:
+        from regard.pipelines.glossary import request_with_terms
+
+        translator.resolve_settings(settings, request_with_terms())
+
+
+def _read_glossary(path: Path | None) -> Glossary | None:
+    """Read a glossary before a model is loaded."""
+    if path is None:
+        return None
+    from regard.data.text.glossary import Glossary
+
+    return Glossary.read(path)
 
 
 def _parse_constraints(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Constraints | None:
