@@ -121,7 +121,7 @@ def train(corpus: Corpus, data: Path, out: Path, changes: Sequence[str]) -> dict
         for side, code in (("source", corpus.source), ("target", corpus.target))
     }
     settings = [*SHARED, *CORPORA[corpus.name], *changes]
-    overrides = files | {"data.languages": f"[{corpus.source}, {corpus.target}]"}
+    overrides = {**files, "data.languages": [corpus.source, corpus.target]}
     latest = {setting.partition("=")[0]: setting for setting in settings}
     outcome = run_recipe(load_recipe(None, list(latest.values()), overrides), out)
     return {"settings": settings, "steps": outcome.steps, "training_seconds": round(outcome.seconds, 1)}
@@ -224,7 +224,7 @@ def compare(translator: Translator, corpus: Corpus, glossary: Glossary) -> dict[
             "kept_share": round(kept / max(1, occurrences), 4),
             "bleu": with_terms,
             "bleu_loss": round(loss, 2),
-            "accepted": kept >= MIN_SHARE * occurrences and loss <= MAX_LOSS,
+            "accepted": occurrences > 0 and kept >= MIN_SHARE * occurrences and loss <= MAX_LOSS,
             "seconds": seconds,
         }
     return row
