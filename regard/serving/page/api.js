@@ -1,8 +1,9 @@
 // Requests to the server. Callers pass an AbortSignal, so that requests of a closed section are cancelled.
 
 import { readPacket } from "./packet.js";
+import { recall, remember } from "./storage.js";
 
-let apiKey = sessionStorage.getItem("key");
+let apiKey = recall("key", "sessionStorage");
 let strings = {};
 
 /** An error response, or a failed connection with the status 0. */
@@ -21,7 +22,7 @@ export function setErrorStrings(newStrings) {
 
 export function setApiKey(key) {
   apiKey = key;
-  sessionStorage.setItem("key", key);
+  remember("key", key, "sessionStorage");
 }
 
 /** Return the response of `api/${path}`. A body is posted as JSON or as a form; without a body the method is GET. */
