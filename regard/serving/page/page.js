@@ -9,6 +9,7 @@ import { create, debounce } from "./dom.js";
 import { section as image } from "./image.js";
 import { pageStringsFor } from "./page_strings.js";
 import { section as positions } from "./positions.js";
+import { showProgress } from "./progress.js";
 import { browserLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
 import { section as translate } from "./translate.js";
@@ -110,6 +111,7 @@ function updateFrame() {
   setErrorStrings(strings);
   document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-name]")) node.setAttribute("aria-label", strings[node.dataset.name]);
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);
     node.title = strings[node.dataset.label];
@@ -119,6 +121,8 @@ function updateFrame() {
     tab.textContent = strings.sections[tab.dataset.section];
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
+    explainTab(tab);
+    if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
@@ -126,6 +130,15 @@ function updateFrame() {
   element("sentences").hidden = true;
   element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
   document.title = `regard · ${strings.sections[openSection.id]}`;
+}
+
+/** Mark the tab of a section that the model does not support, and say why; opening it shows the reason too. */
+function explainTab(tab) {
+  const reason = page.model ? whyUnavailable(SECTIONS.find(({ id }) => id === tab.dataset.section)) : "";
+  tab.title = reason;
+  tab.classList.toggle("unsupported", Boolean(reason));
+  if (reason) tab.setAttribute("aria-description", reason);
+  else tab.removeAttribute("aria-description");
 }
 
 function formatCount(count) {
@@ -165,24 +178,25 @@ function rememberState() {
 
 function createTabs() {
   for (const section of SECTIONS) {
-    const tab = create("button", { role: "tab", "data-section": section.id, on: { click: () => open(section) } });
+    const tab = create("button", { role: "tab", id: `tab-${section.id}`, "data-section": section.id, on: { click: () => open(section) } });
     tab.setAttribute("aria-controls", "panel");
     element("tabs").append(tab);
   }
   element("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = (SECTIONS.indexOf(openSection) + step + SECTIONS.length) % SECTIONS.length;
+    const count = SECTIONS.length;
+    const current = SECTIONS.indexOf(openSection);
+    const next = { ArrowRight: (current + 1) % count, ArrowLeft: (current + count - 1) % count, Home: 0, End: count - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
     open(SECTIONS[next]);
     element("tabs").children[next].focus();
   });
 }
 
 function listenToPrompt() {
-  const submit = () => {
-    if (element("text").value !== page.text) show();
-  };
-  element("text").addEventListener("input", debounce(() => openSection === translate && submit(), 600));
+  const submit = () => show(); // also an unchanged text, to try again after an error
+  const submitChanged = () => openSection === translate && element("text").value !== page.text && submit();
+  element("text").addEventListener("input", debounce(submitChanged, 600));
   element("text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -248,6 +262,7 @@ async function start() {
   createTabs();
   listenToPrompt();
   listenToControls();
+  showProgress(element("panel"), element("progress"), () => page.strings.computing);
   updateFrame();
   element("text").value = sessionStorage.getItem("text") || page.text;
   page.models = await waitForModels();
