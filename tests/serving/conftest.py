@@ -7,18 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from regard import Translator
 from regard.data.text.tokenizer import Tokenizer
-from regard.models.croco import CroCo, CroCoConfig
-from regard.models.folder import save_model
-from regard.models.transformer import Transformer, TransformerConfig
 from regard.serving.messages import ModelInfo, Options, Translation
-from regard.training.run import run_recipe
-from tests.browser import Visit
-from tests.conftest import small_recipe
-from tests.serving.browser_page import DESKTOP, KEY_LINE, Page
+from tests.serving.page import nat_run, page, page_url  # noqa: F401 (fixtures)
 from tests.serving.server_process import ServerProcess
 
 
@@ -33,10 +26,11 @@ def copy_with_languages(run: Path, folder: Path, source: str, target: str) -> Pa
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of the shared server in one process of pytest-xdist."""
+    """Run all tests of a shared server in one process of pytest-xdist."""
     for item in items:
-        if "server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("server"))
+        for fixture, group in (("server", "server"), ("page_url", "page")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -90,47 +84,3 @@ class FakeWorker:
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     return Tokenizer.train(["one two three four", "one two three four"], 300)
-
-
-@pytest.fixture(scope="session")
-def nat_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run of a non-autoregressive model that has learned part of the toy corpus."""
-    out = tmp_path_factory.mktemp("runs") / "nat"
-    short = {"training__steps": 120, "training__validate_every": 120}
-    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), out)
-    return out
-
-
-@pytest.fixture(scope="session")
-def url(
-    trained_run: Path,
-    nat_run: Path,
-    image_run: Path,
-    swin_run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("pages")
-    without_tokenizer = shutil.ignore_patterns("*tokenizer.json")
-    shutil.copytree(trained_run / "best", folder / "no-tokenizer", ignore=without_tokenizer)
-    torch.manual_seed(0)
-    (folder / "views").mkdir()
-    save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
-    narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
-    shutil.copytree(trained_run / "best", folder / "narrow")
-    save_model(folder / "narrow", Transformer(narrow), {"languages": ["en", "zh"]})
-    runs = {"toy": trained_run, "paint": image_run, "windows": swin_run, "narrow": folder / "narrow"}
-    runs |= {"views": folder / "views", "no-tokenizer": folder / "no-tokenizer", "nat": nat_run}
-    (folder / "keys").write_text(KEY_LINE)
-    (folder / "keys").chmod(0o600)
-    arguments = [f"{name}={run}" for name, run in runs.items()]
-    server = ServerProcess(*arguments, "--keys", folder / "keys", "--limit", "drain=0")
-    yield server.wait_until_ready().url
-    assert server.stop() == 0
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Page]:
-    with Visit(browser, **DESKTOP) as visit:
-        opened = Page(visit, url)
-        yield opened
-        opened.check()

@@ -9,10 +9,10 @@ from regard import Translator
 from regard.serving.errors import Reason
 from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
-from tests.serving.browser_page import DESKTOP, KEY, MARKUP, TEXT_SECTIONS, Page
+from tests.serving.page import DESKTOP, KEY, Page
 
-pytestmark = pytest.mark.xdist_group("page")  # all tests use one server
-
+MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
+TEXT_SECTIONS = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
 
 # Translation
 
@@ -390,10 +390,10 @@ def test_language_theme_and_keyboard_navigation(page: Page) -> None:
     assert page.page.evaluate("document.activeElement.dataset.section") == "arithmetic"
 
 
-def test_sections_fit_the_width_of_a_phone(browser: Any, url: str) -> None:
+def test_sections_fit_the_width_of_a_phone(browser: Any, page_url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
     with Visit(browser, **phone) as visit:
-        page = Page(visit, url)
+        page = Page(visit, page_url)
         for section in [*TEXT_SECTIONS, "image"]:
             page.open(section)
             content_width, window_width = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
@@ -474,9 +474,9 @@ def test_both_languages_have_the_same_strings(page: Page) -> None:
     assert english == chinese
 
 
-def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, url: str) -> None:
+def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, page_url: str) -> None:
     with Visit(browser, **DESKTOP) as visit:
-        page = Page(visit, url, key=None)
+        page = Page(visit, page_url, key=None)
         assert "requires an API key" in page.text("#error")
         assert page.page.evaluate("document.activeElement.id") == "key"
         page.page.keyboard.type("wrong")
@@ -497,8 +497,8 @@ def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, 
         assert KEY not in page.page.url
 
 
-def test_docs_page_describes_every_endpoint(page: Page, url: str) -> None:
-    page.page.goto(f"{url}/docs")
+def test_docs_page_describes_every_endpoint(page: Page, page_url: str) -> None:
+    page.page.goto(f"{page_url}/docs")
     page.wait_until(lambda: page.page.locator("#endpoints details").count())
     schema = page.page.evaluate("fetch('openapi.json').then((response) => response.json())")
     assert page.page.locator("#endpoints details").count() == sum(map(len, schema["paths"].values()))

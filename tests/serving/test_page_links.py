@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from tests.browser import Visit
-from tests.serving.browser_page import DESKTOP, KEY, Page
-
-pytestmark = pytest.mark.xdist_group("page")
+from tests.serving.page import DESKTOP, KEY, Page
 
 SNAPSHOT = """() => {
   const shown = (element) => element.checkVisibility();
@@ -209,13 +207,13 @@ def test_language_and_theme_are_kept(page: Page) -> None:
     assert page.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_page_works_if_the_browser_forbids_storage(browser: Any, url: str) -> None:
+def test_page_works_if_the_browser_forbids_storage(browser: Any, page_url: str) -> None:
     forbid = """for (const name of ["localStorage", "sessionStorage"]) {
       Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });
     }"""
     with Visit(browser, **DESKTOP) as visit:
         visit.page.add_init_script(forbid)
-        page = Page(visit, url, key=None)
+        page = Page(visit, page_url, key=None)
         page.page.wait_for_selector("#unlock:not([hidden])")
         page.page.locator("#key").fill(KEY)
         page.click("Unlock")

@@ -4,6 +4,7 @@ import { formatAddress, integer, parseAddress, readState, text as textParameter 
 import { request, setApiKey, setErrorStrings } from "./api.js";
 import { create, debounce } from "./dom.js";
 import { pageStringsFor } from "./page_strings.js";
+import { showProgress } from "./progress.js";
 import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
 import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
@@ -123,6 +124,7 @@ function updateFrame() {
   setErrorStrings(strings);
   document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-name]")) node.setAttribute("aria-label", strings[node.dataset.name]);
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);
     node.title = strings[node.dataset.label];
@@ -132,6 +134,8 @@ function updateFrame() {
     tab.textContent = strings.sections[tab.dataset.section];
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
+    explainTab(tab);
+    if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   fillToolbar(element("toolbar"), strings);
@@ -140,6 +144,15 @@ function updateFrame() {
   element("sentences").hidden = true;
   element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
   document.title = `regard · ${strings.sections[openSection.id]}`;
+}
+
+/** Mark the tab of a section that the model does not support, and say why; opening it shows the reason too. */
+function explainTab(tab) {
+  const reason = page.model ? whyUnavailable(SECTIONS.find(({ id }) => id === tab.dataset.section)) : "";
+  tab.title = reason;
+  tab.classList.toggle("unsupported", Boolean(reason));
+  if (reason) tab.setAttribute("aria-description", reason);
+  else tab.removeAttribute("aria-description");
 }
 
 function formatCount(count) {
@@ -237,28 +250,30 @@ function addNotice(message) {
 
 function createTabs() {
   for (const section of SECTIONS) {
-    const tab = create("button", { role: "tab", "data-section": section.id, on: { click: () => open(section) } });
+    const tab = create("button", { role: "tab", id: `tab-${section.id}`, "data-section": section.id, on: { click: () => open(section) } });
     tab.setAttribute("aria-controls", "panel");
     element("tabs").append(tab);
   }
   element("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = (SECTIONS.indexOf(openSection) + step + SECTIONS.length) % SECTIONS.length;
+    const count = SECTIONS.length;
+    const current = SECTIONS.indexOf(openSection);
+    const next = { ArrowRight: (current + 1) % count, ArrowLeft: (current + count - 1) % count, Home: 0, End: count - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
     open(SECTIONS[next]);
     element("tabs").children[next].focus();
   });
 }
 
 function listenToPrompt() {
-  const submit = () => {
-    if (element("text").value === page.text) return;
+  const submit = () => { // also an unchanged text, to try again after an error
     page.text = element("text").value;
     showNotice("");
     saveView();
     show();
   };
-  element("text").addEventListener("input", debounce(() => openSection.id === "translate" && submit(), 600));
+  const submitChanged = () => openSection.id === "translate" && element("text").value !== page.text && submit();
+  element("text").addEventListener("input", debounce(submitChanged, 600));
   element("text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -327,6 +342,7 @@ async function start() {
   createTabs();
   listenToPrompt();
   listenToControls();
+  showProgress(element("panel"), element("progress"), () => page.strings.computing);
   updateFrame();
   element("text").value = page.text;
   page.models = await waitForModels();

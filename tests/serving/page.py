@@ -1,15 +1,61 @@
-"""The page in Chromium, with helpers to operate it."""
+"""The page in a real browser: a server with one model of each kind, and helpers to operate the page."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from regard import Translator
+from regard.models.croco import CroCo, CroCoConfig
+from regard.models.folder import save_model
+from regard.models.transformer import Transformer, TransformerConfig
 from regard.serving.keys import make_key
+from regard.training.run import run_recipe
 from tests.browser import Visit
+from tests.conftest import small_recipe
+from tests.serving.server_process import ServerProcess
 
 DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
-MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
 KEY, KEY_LINE = make_key("ann", 1_000_000)
-TEXT_SECTIONS = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
+
+
+@pytest.fixture(scope="session")
+def nat_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run of a non-autoregressive model that has learned part of the toy corpus."""
+    out = tmp_path_factory.mktemp("runs") / "nat"
+    short = {"training__steps": 120, "training__validate_every": 120}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def page_url(
+    trained_run: Path,
+    nat_run: Path,
+    image_run: Path,
+    swin_run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("pages")
+    without_tokenizer = shutil.ignore_patterns("*tokenizer.json")
+    shutil.copytree(trained_run / "best", folder / "no-tokenizer", ignore=without_tokenizer)
+    torch.manual_seed(0)
+    (folder / "views").mkdir()
+    save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
+    narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
+    shutil.copytree(trained_run / "best", folder / "narrow")
+    save_model(folder / "narrow", Transformer(narrow), {"languages": ["en", "zh"]})
+    runs = {"toy": trained_run, "paint": image_run, "windows": swin_run, "narrow": folder / "narrow"}
+    runs |= {"views": folder / "views", "no-tokenizer": folder / "no-tokenizer", "nat": nat_run}
+    (folder / "keys").write_text(KEY_LINE)
+    (folder / "keys").chmod(0o600)
+    arguments = [f"{name}={run}" for name, run in runs.items()]
+    server = ServerProcess(*arguments, "--keys", folder / "keys", "--limit", "drain=0")
+    yield server.wait_until_ready().url
+    assert server.stop() == 0
 
 
 class Page:
@@ -64,3 +110,11 @@ class Page:
         assert self.visit.console == []
         assert self.alerts == []
         assert all(request.startswith(self.url) for request in self.visit.requests)
+
+
+@pytest.fixture
+def page(browser: Any, page_url: str) -> Iterator[Page]:
+    with Visit(browser, **DESKTOP) as visit:
+        opened = Page(visit, page_url)
+        yield opened
+        opened.check()
