@@ -26,11 +26,19 @@ SNAPSHOT = """() => {
 
 
 def snapshot(page: Page) -> dict[str, Any]:
-    """Return what the page shows, without the readout of the pointer."""
+    """Return what the page shows when it no longer changes, without the readout of the pointer."""
     page.page.mouse.move(0, 0)
     page.page.evaluate("document.activeElement.blur()")
-    page.page.wait_for_timeout(60)  # frames that were requested
-    return dict(page.page.evaluate(SNAPSHOT))
+    shots: list[dict[str, Any]] = []
+
+    def is_settled() -> bool:
+        page.page.wait_for_timeout(50)
+        shots.append(page.page.evaluate(SNAPSHOT))
+        busy = page.page.locator("#panel").get_attribute("aria-busy")
+        return busy != "true" and len(shots) > 1 and shots[-1] == shots[-2]
+
+    page.wait_until(is_settled)
+    return shots[-1]
 
 
 def show_second_translation(page: Page) -> None:
@@ -62,8 +70,8 @@ def show_compared_heads(page: Page) -> None:
     page.open("attention")
     page.page.locator(".compare").click()
     page.page.wait_for_selector(".comparisons > div:nth-child(1) .head-title:not(:empty)")
-    page.page.locator(".comparisons select").nth(2).select_option("0")
-    page.wait_until(lambda: "head 0" in page.text(".comparisons .head-title"))
+    page.page.locator(".comparisons select").nth(2).select_option("1")
+    page.wait_until(lambda: "mean" in page.text(".comparisons .head-title"))
 
 
 def show_a_step_of_the_arithmetic(page: Page) -> None:
@@ -182,7 +190,7 @@ def test_bad_links_are_explained(page: Page) -> None:
         assert notice in page.text("#notice"), fragment
         assert page.page.locator("#notice").is_visible() == bool(notice), fragment
         assert page.page.locator("#error").is_hidden()
-        assert page.page.locator("main .card").first.is_visible()
+        assert page.page.locator("#panel .card").first.is_visible()
 
 
 def test_link_is_copied(page: Page) -> None:
