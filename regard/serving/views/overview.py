@@ -49,7 +49,7 @@ def view_overview(translator: Translator, settings: DecodingSettings, request: d
     stacks = []
     for stack, rows in (("encoder", "source"), ("decoder", "decoder_input")):
         name = "source_embedding" if stack == "encoder" else "target_embedding"
-        embedding = model.get_submodule(name)
+        embedding = getattr(model, name)
         tokens = flow.input(name)
         vectors = F.embedding(tokens, embedding.weight) * embedding.scale
         blocks = [block for block in flow.blocks() if block.startswith(f"{stack}.")]
