@@ -12,6 +12,7 @@ from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
+from regard.serving.page_bundle import bundle_modules
 from regard.serving.parsing import read_images
 from regard.serving.service import Service, ServiceDependency
 
@@ -20,6 +21,8 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 PACKAGES = ("regard.inspection", "regard.serving")
 """Packages with a folder page/. Their files share one URL path, so that modules can import each other."""
 INDEX, API_DOCS = "index.html", "docs.html"
+ENTRY, BUNDLE = "page.js", "bundle.js"
+"""The module that starts the page, and the script of this module and all others that index.html loads."""
 BINARY = "application/octet-stream"
 PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
@@ -174,13 +177,14 @@ async def page_file(request: Request, name: str) -> Response:
 
 @cache
 def read_page_files() -> dict[str, bytes]:
-    """Return the contents of all files of the page by name."""
-    return {
+    """Return the contents of all files of the page by name, and the bundle of its modules."""
+    files = {
         path.name: path.read_bytes()
         for package in PACKAGES
         for path in (resources.files(package) / "page").iterdir()
         if path.is_file() and PurePath(path.name).suffix in MEDIA_TYPES
     }
+    return files | {BUNDLE: bundle_modules(files, ENTRY)}
 
 
 def _file_response(request: Request, name: str) -> Response:
