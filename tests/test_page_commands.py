@@ -64,6 +64,7 @@ TRANSLATORS = {
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
     "guides/confidence": "demo",
+    "guides/explaining": "demo",
     "guides/moving": "",
     "guides/scaling-out": "",
     "images": "",
