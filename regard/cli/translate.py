@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,8 @@ from regard.runtime import choose_device
 
 if TYPE_CHECKING:
     from regard.pipelines.constraints import Constraints
+    from regard.pipelines.record_counts import RecordCount
+    from regard.pipelines.review import ReviewFile
     from regard.pipelines.translator import Translator
 
 API_KEY = "REGARD_API_KEY"
@@ -53,6 +56,10 @@ def translate(
     as_json: Annotated[bool, typer.Option("--json", help="write a JSON object per line, with scores")] = False,
     n_best: Annotated[int | None, typer.Option(help="translations per line, as: line ||| text ||| score")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="with --json: add cross-attention")] = False,
+    reject: Annotated[
+        float | None,
+        typer.Option(metavar="CONFIDENCE", help="list lines below this confidence, or with flags, for review"),
+    ] = None,
     split: Annotated[bool, typer.Option("--split/--no-split", help="split lines into sentences")] = True,
     others: options.Others = None,
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
@@ -115,9 +122,13 @@ def translate(
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
-    with options.open_output(
-        lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
-    ) as (records, progress):
+    review = None if reject is None else _open_review(translator, output, reject, finished)
+    with (
+        nullcontext() if review is None else review,
+        options.open_output(
+            lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
+        ) as (records, progress),
+    ):
         counts = files.translate_lines(
             translator,
             lines,
@@ -127,12 +138,18 @@ def translate(
             form=form,
             alignments=alignments,
             split=split,
+            confidence=review is not None or (as_json and translator.quality.is_calibrated),
+            flags=review is not None or as_json,
+            review=None if review is None else review.add,
             done=records.count,
             on_progress=progress.advance,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
     counts.lengths.log()
+    if review is not None:
+        listed = "" if review.path is None else f"; see {review.path}"
+        typer.echo(f"regard: {review.count} of {records.count} lines need review{listed}", err=True)
     if counts.violations:
         typer.echo(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",
@@ -184,6 +201,17 @@ def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, pr
     from regard.interop.ctranslate2 import load_translator
 
     return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
+
+
+def _open_review(
+    translator: Translator, output: Path | None, threshold: float, finished: RecordCount | None
+) -> ReviewFile:
+    from regard.pipelines.review import ReviewFile
+
+    if not 0 < threshold <= 1:
+        raise UserError(f"--reject {threshold:g}: a confidence is between 0 and 1, such as 0.4")
+    translator.quality.calibration  # noqa: B018  reports a missing calibration before the output is opened
+    return ReviewFile(output, threshold, None if finished is None else finished.records)
 
 
 def _parse_constraints(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Constraints | None:
