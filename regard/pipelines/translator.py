@@ -246,7 +246,7 @@ class Translator:
         of_texts = _constraints_of_texts(constraints, len(texts))
         distinct = {one: _to_request(one, self.vocabularies.target) for one in (None, *of_texts)}
         resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
-        splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
+        splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
         for number, i in positions:
@@ -439,7 +439,8 @@ class Translator:
             limits.append(self.generator.longest)
         return min(limits) - 1 if limits else None
 
-    def _fits(self, sentence: str) -> bool:
+    def fits(self, sentence: str) -> bool:
+        """Return whether a sentence is short enough for the model."""
         limit = self.max_source_tokens
         try:
             return limit is None or len(self.vocabularies.source.encode(sentence)) <= limit
