@@ -100,8 +100,8 @@ def read_engine(folder: Path, changes: Mapping[str, Any]) -> EngineModel:
             f"{folder}: the id of {special['eos']} differs between source and target, which is not supported"
         )
     config, state_dict = read_engine_config(file, values | ids | {"source_end": source_end}, str(folder / WEIGHTS))
-    if config.target_vocab == len(tokens[1]) + 1:  # the token that `read_engine_config` added
-        shared = config.source_vocab == len(tokens[0]) + 1
+    if config.bos != ids["bos"]:  # the token that `read_engine_config` added
+        shared = config.source_vocab > len(tokens[0])
         tokens = ([*tokens[0], *[START] * shared], [*tokens[1], START])
         special = {**special, "bos": START}
     for side, vocabulary, rows in zip(

@@ -57,11 +57,11 @@ def import_model(
     """Convert a model of another library to a new model folder, and return a short description of it.
 
     Args:
-        path: A folder of transformers, sentence-transformers or timm, or a weights file of timm, torchvision or an
-            `nn.Transformer`.
+        path: A folder of transformers, sentence-transformers, timm or CTranslate2, a package of Argos Translate, or a
+            weights file of timm, torchvision or an `nn.Transformer`.
         changes: Keys of the config that cannot be inferred from the files, such as heads.
         embeddings: Names of the tensors around an `nn.Transformer`; see `Embeddings`.
-        tokenizer: A regard tokenizer for an `nn.Transformer`.
+        tokenizer: A regard tokenizer for an `nn.Transformer`; for CTranslate2, also a SentencePiece model.
 
     Raises:
         UserError: A file is missing or damaged, or regard does not support the model; nothing is written.
