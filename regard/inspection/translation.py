@@ -55,7 +55,7 @@ def record_translation(
         if is_nat or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
             return TranslationRecord(_hypothesis_labels(translator, best), records)
-        _check_target(translator, target)
+        check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
@@ -135,7 +135,8 @@ def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labe
     }
 
 
-def _check_target(translator: Any, target: Sequence[int]) -> None:
+def check_target(translator: Any, target: Sequence[int]) -> None:
+    """Raise a `UserError` if the tokens of a translation are unknown to the model or too many for it."""
     config, vocabulary = translator.model.config, translator.vocabularies.target
     if not all(0 <= token < len(vocabulary) for token in target):
         raise UserError(f"target: token ids of this model go from 0 to {len(vocabulary) - 1}")

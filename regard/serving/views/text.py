@@ -59,7 +59,7 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
     for name, module_record in record.records.items():
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
-        arrays[name] = _shrink(maps).numpy(), "u1"
+        arrays[name] = shrink(maps).numpy(), "u1"
         modules.append(_attention_module(name, weights_HTS.numpy()))
     return pack({"labels": record.labels, "views": modules}, arrays)
 
@@ -179,7 +179,7 @@ def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
     }
 
 
-def _shrink(maps: Tensor) -> Tensor:
+def shrink(maps: Tensor) -> Tensor:
     """Reduce maps to the size of a thumbnail by max pooling."""
     rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
