@@ -18,7 +18,13 @@ from regard.inspection.interventions import scale_heads, scale_scores, score_sca
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
-from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
+from regard.inspection.translation import (
+    MAP_AXES,
+    check_not_blank,
+    parse_attention_name,
+    record_translation,
+    source_labels,
+)
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
@@ -38,7 +44,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
     hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
-    source = [*readable_labels(hypotheses[0].source_subwords), "END"]
+    source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
