@@ -12,6 +12,7 @@ import typer
 
 from regard.cli.average import average
 from regard.cli.bench import bench
+from regard.cli.calibrate import calibrate
 from regard.cli.classify import classify
 from regard.cli.clean import clean
 from regard.cli.demo import demo
@@ -38,8 +39,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 COMMANDS = (
-    *(demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key, new),
-    clean,
+    *(demo, train, plot, average, distill, translate, classify, embed, evaluate, calibrate, look, bench, export),
+    *(serve, key, new, clean),
 )
 WITHOUT_MODELS = (clean, demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""

@@ -12,6 +12,7 @@ from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import Job
+from regard.serving.page_bundle import bundle_modules
 from regard.serving.parsing import read_images
 from regard.serving.service import Service, ServiceDependency
 
@@ -20,12 +21,14 @@ MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript
 PACKAGES = ("regard.inspection", "regard.serving")
 """Packages with a folder page/. Their files share one URL path, so that modules can import each other."""
 INDEX, API_DOCS = "index.html", "docs.html"
+ENTRY, BUNDLE = "page.js", "bundle.js"
+"""The module that starts the page, and the script of this module and all others that index.html loads."""
 BINARY = "application/octet-stream"
 PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
 }
-SECTIONS = {"translation": "translate", "map": "attention"}
+SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview"}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -92,6 +95,26 @@ async def positions(request: Request, body: page_schemas.PositionsRequest, servi
     """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
     service.check_request(request, body.api_key)
     return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
+
+
+@inspect_router.post("/overview", **PACKET_RESPONSE)
+async def overview(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
+    """Return the vectors of a translation between all sublayers of the model."""
+    return _packet(await _inspect_text(service, request, "overview", body))
+
+
+@inspect_router.post("/image_overview", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_overview(request: Request, service: ServiceDependency) -> Response:
+    """Return the vectors of the patches of an image, or of two views, between all sublayers of the model."""
+    fields, images = await read_images(request, schemas.ImageRequest)
+    service.check_request(request, fields.api_key)
+    model = service.models.find(fields.model, "overview")
+    count = 2 if model.supports("views") else 1
+    if len(images) != count:
+        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
+    item = {"images": images, "pixels": service.limits.image_pixels}
+    size = sum(await service.measure_images(images))
+    return _packet(await _inspect(service, request, "image_overview", model.name, item, size))
 
 
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
@@ -174,13 +197,14 @@ async def page_file(request: Request, name: str) -> Response:
 
 @cache
 def read_page_files() -> dict[str, bytes]:
-    """Return the contents of all files of the page by name."""
-    return {
+    """Return the contents of all files of the page by name, and the bundle of its modules."""
+    files = {
         path.name: path.read_bytes()
         for package in PACKAGES
         for path in (resources.files(package) / "page").iterdir()
         if path.is_file() and PurePath(path.name).suffix in MEDIA_TYPES
     }
+    return files | {BUNDLE: bundle_modules(files, ENTRY)}
 
 
 def _file_response(request: Request, name: str) -> Response:

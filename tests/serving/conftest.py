@@ -11,6 +11,7 @@ import pytest
 from regard import Translator
 from regard.data.text.tokenizer import Tokenizer
 from regard.serving.messages import ModelInfo, Options, Translation
+from tests.serving.page import nat_run, page, page_url  # noqa: F401 (fixtures)
 from tests.serving.server_process import ServerProcess
 
 
@@ -25,10 +26,11 @@ def copy_with_languages(run: Path, folder: Path, source: str, target: str) -> Pa
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of the shared server in one process of pytest-xdist."""
+    """Run all tests of a shared server in one process of pytest-xdist."""
     for item in items:
-        if "server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("server"))
+        for fixture, group in (("server", "server"), ("page_url", "page")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

@@ -1,130 +1,18 @@
 """The page in a real browser, with a server that has one model of each kind."""
 
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
 
 from regard import Translator
-from regard.models.croco import CroCo, CroCoConfig
-from regard.models.folder import save_model
-from regard.models.transformer import Transformer, TransformerConfig
 from regard.serving.errors import Reason
-from regard.serving.keys import make_key
-from regard.training.run import run_recipe
 from tests.browser import Visit
-from tests.conftest import small_recipe
 from tests.inspection.test_page_in_browser import is_drawn
-from tests.serving.server_process import ServerProcess
+from tests.serving.page import DESKTOP, KEY, Page
 
-DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
 MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
-KEY, KEY_LINE = make_key("ann", 1_000_000)
 TEXT_SECTIONS = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
-
-pytestmark = pytest.mark.xdist_group("page")  # all tests use one server
-
-
-@pytest.fixture(scope="module")
-def nat_run(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run of a non-autoregressive model that has learned part of the toy corpus."""
-    out = tmp_path_factory.mktemp("runs") / "nat"
-    short = {"training__steps": 120, "training__validate_every": 120}
-    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", model__kind="nat", **short), out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def url(
-    trained_run: Path,
-    nat_run: Path,
-    image_run: Path,
-    swin_run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("pages")
-    without_tokenizer = shutil.ignore_patterns("*tokenizer.json")
-    shutil.copytree(trained_run / "best", folder / "no-tokenizer", ignore=without_tokenizer)
-    torch.manual_seed(0)
-    (folder / "views").mkdir()
-    save_model(folder / "views", CroCo(CroCoConfig.micro()), {})
-    narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
-    shutil.copytree(trained_run / "best", folder / "narrow")
-    save_model(folder / "narrow", Transformer(narrow), {"languages": ["en", "zh"]})
-    runs = {"toy": trained_run, "paint": image_run, "windows": swin_run, "narrow": folder / "narrow"}
-    runs |= {"views": folder / "views", "no-tokenizer": folder / "no-tokenizer", "nat": nat_run}
-    (folder / "keys").write_text(KEY_LINE)
-    (folder / "keys").chmod(0o600)
-    arguments = [f"{name}={run}" for name, run in runs.items()]
-    server = ServerProcess(*arguments, "--keys", folder / "keys", "--limit", "drain=0")
-    yield server.wait_until_ready().url
-    assert server.stop() == 0
-
-
-class Page:
-    """The opened page, with helpers to operate it."""
-
-    def __init__(self, visit: Visit, url: str, key: str | None = KEY) -> None:
-        self.visit, self.page, self.url = visit, visit.page, url
-        self.alerts: list[str] = []
-        if key is not None:
-            self.page.add_init_script(f"sessionStorage.setItem('key', '{key}')")
-        self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
-        self.page.goto(url)
-        self.wait_until_ready("translate")
-
-    def wait_until_ready(self, section: str) -> None:
-        self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=10_000)
-
-    def open(self, section: str) -> None:
-        self.page.locator(f"[data-section={section}]").click()
-        self.wait_until_ready(section)
-
-    def select_model(self, name: str, section: str) -> None:
-        self.page.locator("#model").select_option(name)
-        self.wait_until(lambda: self.page.locator(f"html[data-ready={section}]").count())
-
-    def enter(self, text: str, section: str) -> None:
-        self.page.locator("#text").fill(text)
-        self.page.evaluate("document.documentElement.removeAttribute('data-ready')")
-        self.page.keyboard.press("Enter")
-        self.wait_until_ready(section)
-
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        """Poll in Python, because the content security policy forbids `wait_for_function`."""
-        for _ in range(400):
-            if condition():
-                return
-            self.page.wait_for_timeout(25)
-        raise AssertionError("the condition was not fulfilled within 10 seconds")
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).first.text_content())
-
-    def click(self, name: str, **options: Any) -> None:
-        self.page.get_by_role("button", name=name, **options).click()
-
-    def forgive_failed_requests(self) -> None:
-        """Ignore the messages of the console about responses with an error status."""
-        self.visit.console = [message for message in self.visit.console if "Failed to load resource" not in message]
-
-    def check(self) -> None:
-        """Check that there were no errors, and no requests to other hosts."""
-        assert self.visit.console == []
-        assert self.alerts == []
-        assert all(request.startswith(self.url) for request in self.visit.requests)
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Page]:
-    with Visit(browser, **DESKTOP) as visit:
-        opened = Page(visit, url)
-        yield opened
-        opened.check()
-
 
 # Translation
 
@@ -502,10 +390,10 @@ def test_language_theme_and_keyboard_navigation(page: Page) -> None:
     assert page.page.evaluate("document.activeElement.dataset.section") == "arithmetic"
 
 
-def test_sections_fit_the_width_of_a_phone(browser: Any, url: str) -> None:
+def test_sections_fit_the_width_of_a_phone(browser: Any, page_url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
     with Visit(browser, **phone) as visit:
-        page = Page(visit, url)
+        page = Page(visit, page_url)
         for section in [*TEXT_SECTIONS, "image"]:
             page.open(section)
             content_width, window_width = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
@@ -586,9 +474,9 @@ def test_both_languages_have_the_same_strings(page: Page) -> None:
     assert english == chinese
 
 
-def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, url: str) -> None:
+def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, page_url: str) -> None:
     with Visit(browser, **DESKTOP) as visit:
-        page = Page(visit, url, key=None)
+        page = Page(visit, page_url, key=None)
         assert "requires an API key" in page.text("#error")
         assert page.page.evaluate("document.activeElement.id") == "key"
         page.page.keyboard.type("wrong")
@@ -609,8 +497,8 @@ def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, 
         assert KEY not in page.page.url
 
 
-def test_docs_page_describes_every_endpoint(page: Page, url: str) -> None:
-    page.page.goto(f"{url}/docs")
+def test_docs_page_describes_every_endpoint(page: Page, page_url: str) -> None:
+    page.page.goto(f"{page_url}/docs")
     page.wait_until(lambda: page.page.locator("#endpoints details").count())
     schema = page.page.evaluate("fetch('openapi.json').then((response) => response.json())")
     assert page.page.locator("#endpoints details").count() == sum(map(len, schema["paths"].values()))

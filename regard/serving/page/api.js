@@ -1,9 +1,12 @@
 // Requests to the server. Callers pass an AbortSignal, so that requests of a closed section are cancelled.
 
 import { readPacket } from "./packet.js";
+import { recall, remember } from "./storage.js";
 
-let apiKey = sessionStorage.getItem("key");
+let apiKey = recall("key", "sessionStorage");
 let strings = {};
+let pending = 0;
+let onPendingChange = () => {};
 
 /** An error response, or a failed connection with the status 0. */
 export class ApiError extends Error {
@@ -21,7 +24,12 @@ export function setErrorStrings(newStrings) {
 
 export function setApiKey(key) {
   apiKey = key;
-  sessionStorage.setItem("key", key);
+  remember("key", key, "sessionStorage");
+}
+
+/** Call a function with the number of running requests whenever it changes. */
+export function watchRequests(callback) {
+  onPendingChange = callback;
 }
 
 /** Return the response of `api/${path}`. A body is posted as JSON or as a form; without a body the method is GET. */
@@ -33,7 +41,15 @@ export async function request(path, body, signal) {
     Object.assign(options, { method: "POST", body: JSON.stringify(body) });
     headers["content-type"] = "application/json";
   }
-  const response = await fetchOrFail(`api/${path}`, options);
+  onPendingChange(++pending);
+  try {
+    return await readResponse(await fetchOrFail(`api/${path}`, options));
+  } finally {
+    onPendingChange(--pending);
+  }
+}
+
+async function readResponse(response) {
   if (!response.ok) throw new ApiError(await errorMessage(response), response.status);
   const isBinary = response.headers.get("content-type").startsWith("application/octet-stream");
   return isBinary ? readPacket(await response.arrayBuffer()) : response.json();

@@ -1,5 +1,6 @@
 // Section "attention": thumbnails of all heads, the selected head, and further heads or models for comparison.
 
+import { choice, initialState, integer, number, text } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
@@ -8,11 +9,34 @@ import { HeadPanel } from "./head_panel.js";
 import { isDark } from "./theme.js";
 import { arrayToMap, getTranslation } from "./translations.js";
 
-export const section = { id: "attention", requires: ["attention"], readsText: true, show };
-
 const GROUPS = ["cross", "decoder", "encoder"];
 /** The selection, kept when the section is closed. A head index equal to the number of heads means their mean. */
-const state = { name: null, head: 0, quantity: "weights", zoom: 1, comparisons: [] };
+const parameters = {
+  name: text(),
+  head: integer(0, 0, 999),
+  quantity: choice(["weights", "scores"], "weights"),
+  zoom: number(1, 0.4, 4),
+  comparisons: comparisonList(),
+};
+const state = initialState(parameters);
+
+export const section = { id: "attention", requires: ["attention"], readsText: true, show, parameters, state };
+
+/** Compared heads in the address: "model attention head", separated by commas; parts are escaped. */
+function comparisonList() {
+  const write = (list) => list.map(({ model, name, head }) => [model, name, head].map(encodeURIComponent).join(" ")).join(",");
+  const read = (value) => {
+    const items = value.split(",").filter(Boolean).map((item) => item.split(" "));
+    if (items.length > 8 || items.some((item) => item.length !== 3 || !/^\d{1,3}$/.test(item[2]))) return undefined;
+    try {
+      return items.map(([model, name, head]) =>
+        ({ model: decodeURIComponent(model), name: decodeURIComponent(name), head: Number(head) }));
+    } catch {
+      return undefined;
+    }
+  };
+  return { initial: [], read, write };
+}
 
 async function show(container, page, signal) {
   const section = new AttentionSection(page, signal);
@@ -36,8 +60,11 @@ class AttentionSection {
     if (this.signal.aborted) return;
     this.heads = heads;
     if (!heads.views.some((view) => view.name === state.name)) {
+      if (state.name) this.page.addNotice(this.strings.unknownName(state.name));
       Object.assign(state, { name: defaultView(heads.views).name, head: 0 });
     }
+    const { heads: count } = heads.views.find((view) => view.name === state.name);
+    state.head = this.page.limit(this.strings.headField, state.head, count + 1);
     const groups = GROUPS.map((name) => ({
       title: this.strings[name],
       hint: this.strings[`${name}Hint`],
@@ -50,6 +77,7 @@ class AttentionSection {
 
   select(view, head) {
     Object.assign(state, { name: view.name, head });
+    this.page.saveView();
     if (matchMedia("(max-width: 900px)").matches) this.detail.scrollIntoView({ behavior: "smooth" });
     return this.drawSelected();
   }
@@ -68,6 +96,7 @@ class AttentionSection {
 
   redraw(changes = {}) {
     Object.assign(state, changes);
+    this.page.saveView({ replace: "zoom" in changes });
     return this.drawAll().catch((error) => this.page.showError(error));
   }
 
@@ -102,11 +131,13 @@ class AttentionSection {
     const model = page.models.find(({ name }) => name === comparison.model) ?? page.model;
     const change = (values) => {
       Object.assign(comparison, values);
+      page.saveView();
       return this.drawComparison(container, comparison).catch((error) => page.showError(error));
     };
     const remove = () => {
       state.comparisons.splice(state.comparisons.indexOf(comparison), 1);
       container.remove();
+      page.saveView();
       this.drawSelected().catch((error) => page.showError(error)); // in the larger space
     };
     const supported = page.models.filter(({ sections }) => sections.includes("attention")).map(({ name }) => [name, name]);

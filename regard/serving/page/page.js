@@ -1,40 +1,59 @@
 // The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
+import { choice as choiceParameter, formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
 import { request, setApiKey, setErrorStrings } from "./api.js";
-import { section as arithmetic } from "./arithmetic.js";
-import { section as attention } from "./attention.js";
-import { section as beam } from "./beam.js";
-import { section as change } from "./change.js";
 import { create, debounce } from "./dom.js";
-import { section as image } from "./image.js";
+import { EXAMPLES } from "./image_examples.js";
+import { OWN_IMAGE, selectExample, selectedImage } from "./image_files.js";
 import { pageStringsFor } from "./page_strings.js";
-import { section as positions } from "./positions.js";
-import { browserLanguage } from "./strings.js";
+import { showProgress } from "./progress.js";
+import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
+import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
-import { section as translate } from "./translate.js";
+import { fillToolbar } from "./toolbar.js";
 import { getSentences } from "./translations.js";
 
-// A section is {id, requires, readsText, show}: the model must support one of the sections in `requires`;
-// `show(container, page, signal)` fills the container.
-const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
+const DEFAULT_TEXT = "I love apples";
+const WHOLE = -1;
+/** Parts of the address that all sections share. The sentence WHOLE means the whole text as one sequence. */
+const PARAMETERS = {
+  model: textParameter(),
+  text: textParameter(DEFAULT_TEXT),
+  sentence: integer(0, WHOLE, 9999),
+  image: choiceParameter([...EXAMPLES, OWN_IMAGE]),
+};
+const ALWAYS = ["model", "text"];
 const element = (id) => document.getElementById(id);
 
 /** State and functions that the sections share. The sections inspect `sentence`, a sentence of `text`. */
 const page = {
+  /** Whether the state comes from an address that was just opened. */
+  get isLinked() {
+    return isLinked;
+  },
   models: [],
   model: null,
-  text: "I love apples",
+  text: DEFAULT_TEXT,
   sentence: "",
-  language: browserLanguage(),
-  strings: pageStringsFor(browserLanguage()),
+  language: initialLanguage(),
+  strings: pageStringsFor(initialLanguage()),
   reload: () => show(),
+  open: (id, values = {}) => openById(id, values),
+  saveView: (options) => saveView(options),
+  addNotice: (message) => isLinked && addNotice(message),
+  limit: (label, value, count) => limit(label, value, count),
   showError: (error) => showError(error),
 };
-let openSection = translate;
-/** Index of the chosen sentence of `text`; WHOLE means the whole text as one sequence. */
+let openSection = SECTIONS[0];
+/** Index of the chosen sentence of `text`, or WHOLE. */
 let choice = { text: null, index: 0 };
-const WHOLE = -1;
 let openRequests = new AbortController();
+/** The last address that was written or read. */
+let shownAddress = null;
+/** Whether the values of the state come from an address and have not been checked yet. */
+let isLinked = false;
+/** Example image of the address, or OWN_IMAGE. */
+let linkedImage = null;
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -43,23 +62,27 @@ async function show() {
   const { signal } = openRequests;
   document.documentElement.removeAttribute("data-ready");
   page.text = element("text").value;
-  rememberState();
   updateFrame();
   const container = create("div", { class: `section section-${openSection.id}` });
   element("panel").replaceChildren(container);
   showMessage("");
   try {
-    const reason = whyUnavailable(openSection) || (openSection.readsText && !page.text.trim() ? page.strings.blank : "");
+    const isText = openSection.readsText && page.model.sections.includes("translate");
+    const reason = whyUnavailable(openSection) || (isText && !page.text.trim() ? page.strings.blank : "");
     if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
     else {
-      if (openSection.readsText) await splitText(signal);
+      if (isText) await splitText(signal);
+      else await selectLinkedImage();
       if (!signal.aborted) await openSection.show(container, page, signal);
     }
   } catch (error) {
     if (signal.aborted) return;
     showError(error);
   }
-  if (!signal.aborted) document.documentElement.dataset.ready = openSection.id;
+  if (signal.aborted) return;
+  saveView({ replace: true });
+  isLinked = false;
+  document.documentElement.dataset.ready = openSection.id;
 }
 
 /** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
@@ -67,7 +90,8 @@ async function splitText(signal) {
   const { text, strings } = page;
   const { sentences, longest } = await getSentences(page.model.name, text, signal);
   if (signal.aborted) return;
-  if (choice.text !== text || choice.index >= sentences.length) choice = { text, index: 0 };
+  if (choice.text !== text) choice = { text, index: 0 };
+  choice.index = Math.max(WHOLE, limit(strings.sentenceField, choice.index, sentences.length));
   page.sentence = sentences[choice.index]?.text ?? text.trim();
   const isUnusual = ({ tokens }) => longest !== null && tokens > longest;
   const long = sentences.filter((sentence) => isUnusual(sentence) || sentence.divided);
@@ -84,9 +108,18 @@ async function splitText(signal) {
   chooser.hidden = !chooser.children.length;
 }
 
+/** Select the example image that the address names. A user's own image is not part of an address. */
+async function selectLinkedImage() {
+  const image = linkedImage;
+  linkedImage = null;
+  if (image === OWN_IMAGE && selectedImage(page.model) !== OWN_IMAGE) addNotice(page.strings.ownImage);
+  else if (image && image !== OWN_IMAGE) await selectExample(image, page.model.sections.includes("views"));
+}
+
 function createChoice(label, index) {
   const select = () => {
     choice.index = index;
+    saveView();
     show();
   };
   const isChosen = String(index === choice.index);
@@ -110,6 +143,7 @@ function updateFrame() {
   setErrorStrings(strings);
   document.documentElement.lang = page.language === "zh" ? "zh-CN" : "en";
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
+  for (const node of document.querySelectorAll("[data-name]")) node.setAttribute("aria-label", strings[node.dataset.name]);
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);
     node.title = strings[node.dataset.label];
@@ -119,13 +153,25 @@ function updateFrame() {
     tab.textContent = strings.sections[tab.dataset.section];
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
+    explainTab(tab);
+    if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
+  fillToolbar(element("toolbar"), strings);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
   element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
   document.title = `regard · ${strings.sections[openSection.id]}`;
+}
+
+/** Mark the tab of a section that the model does not support, and say why; opening it shows the reason too. */
+function explainTab(tab) {
+  const reason = page.model ? whyUnavailable(SECTIONS.find(({ id }) => id === tab.dataset.section)) : "";
+  tab.title = reason;
+  tab.classList.toggle("unsupported", Boolean(reason));
+  if (reason) tab.setAttribute("aria-description", reason);
+  else tab.removeAttribute("aria-description");
 }
 
 function formatCount(count) {
@@ -147,42 +193,107 @@ function showError(error) {
   element("key").focus();
 }
 
-function open(section) {
+/** Open a section. `values` change its state. */
+function open(section, values = {}) {
   openSection = section;
-  history.replaceState(null, "", `#${section.id}`);
+  Object.assign(section.state ?? {}, values);
+  page.text = element("text").value;
+  showNotice("");
+  saveView();
   show();
 }
 
-function sectionOfAddress() {
-  return SECTIONS.find((section) => section.id === location.hash.slice(1));
+/** Open a section by its id. */
+function openById(id, values) {
+  const section = SECTIONS.find((one) => one.id === id);
+  if (section) open(section, values);
 }
 
-/** Store the sentence and the model until the tab is closed. */
-function rememberState() {
-  sessionStorage.setItem("text", page.text);
-  if (page.model) sessionStorage.setItem("model", page.model.name);
+/** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */
+function saveView({ replace = false } = {}) {
+  if (!page.model) return;
+  const index = choice.text === page.text ? choice.index : 0;
+  const shared = { model: page.model.name, text: page.text, sentence: index, image: selectedImage(page.model) };
+  const { parameters = {}, state = {} } = openSection;
+  const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
+  if (address === shownAddress) return;
+  shownAddress = address;
+  try {
+    history[replace ? "replaceState" : "pushState"](null, "", address);
+  } catch {
+    // Browsers limit the length of addresses and the number of changes; the page works without them.
+  }
+}
+
+/** Set the state to that of the address. Values that the address does not name keep their values in a bare #SECTION. */
+function readAddress() {
+  const { section: id, values } = parseAddress(location.hash);
+  const problems = [];
+  const section = SECTIONS.find((one) => one.id === id);
+  if (id && !section) problems.push(page.strings.unknownSection(id));
+  openSection = section ?? defaultSection();
+  shownAddress = location.hash;
+  showNotice("");
+  isLinked = Boolean(values);
+  if (values) {
+    const shared = {};
+    const { parameters = {}, state = {} } = openSection;
+    const invalid = [...readState(PARAMETERS, shared, values), ...readState(parameters, state, values)];
+    problems.push(...invalid.map(([key, value]) => page.strings.invalidValue(key, value.slice(0, 40))));
+    const model = page.models.find(({ name }) => name === shared.model);
+    if (shared.model !== null && !model) problems.push(page.strings.unknownModel(shared.model.slice(0, 80), page.model.name));
+    page.model = model ?? page.model;
+    element("model").value = page.model.name;
+    element("text").value = shared.text;
+    choice = { text: element("text").value, index: shared.sentence };
+    linkedImage = shared.image;
+    if (!section) openSection = defaultSection();
+  }
+  showNotice(problems.join(" "));
+}
+
+/** Limit an index to 0 … count - 1. If it was stated in a link, say that it is too large. */
+function limit(label, value, count) {
+  const limited = Math.min(value, count - 1);
+  if (isLinked && limited < value) addNotice(page.strings.outOfRange(label, value, count - 1));
+  return limited;
+}
+
+function showNotice(message) {
+  element("notice").textContent = message;
+  element("notice").hidden = !message;
+}
+
+function addNotice(message) {
+  showNotice([element("notice").textContent, message].filter(Boolean).join(" "));
 }
 
 function createTabs() {
   for (const section of SECTIONS) {
-    const tab = create("button", { role: "tab", "data-section": section.id, on: { click: () => open(section) } });
+    const tab = create("button", { role: "tab", id: `tab-${section.id}`, "data-section": section.id, on: { click: () => open(section) } });
     tab.setAttribute("aria-controls", "panel");
     element("tabs").append(tab);
   }
   element("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = (SECTIONS.indexOf(openSection) + step + SECTIONS.length) % SECTIONS.length;
+    const count = SECTIONS.length;
+    const current = SECTIONS.indexOf(openSection);
+    const next = { ArrowRight: (current + 1) % count, ArrowLeft: (current + count - 1) % count, Home: 0, End: count - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
     open(SECTIONS[next]);
     element("tabs").children[next].focus();
   });
 }
 
 function listenToPrompt() {
-  const submit = () => {
-    if (element("text").value !== page.text) show();
+  const submit = () => { // also an unchanged text, to try again after an error
+    page.text = element("text").value;
+    showNotice("");
+    saveView();
+    show();
   };
-  element("text").addEventListener("input", debounce(() => openSection === translate && submit(), 600));
+  const submitChanged = () => openSection.id === "translate" && element("text").value !== page.text && submit();
+  element("text").addEventListener("input", debounce(submitChanged, 600));
   element("text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -206,15 +317,18 @@ function listenToControls() {
     open(whyUnavailable(openSection) ? defaultSection() : openSection);
   });
   element("language").addEventListener("click", () => {
-    page.language = page.language === "zh" ? "en" : "zh";
+    page.language = switchLanguage(page.language);
     page.strings = pageStringsFor(page.language);
     show();
   });
   watchTheme(element("theme"), show);
-  addEventListener("hashchange", () => {
-    const section = sectionOfAddress();
-    if (section && section !== openSection) open(section);
-  });
+  for (const name of ["popstate", "hashchange"]) {
+    addEventListener(name, () => {
+      if (!page.model || location.hash === shownAddress) return;
+      readAddress();
+      show();
+    });
+  }
   for (const name of ["dragover", "drop"]) {
     // Without this, a file dropped outside of a drop zone would replace the page.
     document.addEventListener(name, (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
@@ -229,7 +343,7 @@ function listenToControls() {
 
 /** Return the main section of the model, or else the first that it supports. */
 function defaultSection() {
-  return [translate, image, ...SECTIONS].find((section) => !whyUnavailable(section)) ?? translate;
+  return [...FIRST_SECTIONS, ...SECTIONS].find((section) => !whyUnavailable(section)) ?? SECTIONS[0];
 }
 
 async function waitForModels() {
@@ -248,13 +362,14 @@ async function start() {
   createTabs();
   listenToPrompt();
   listenToControls();
+  showProgress(element("panel"), element("progress"), () => page.strings.computing);
   updateFrame();
-  element("text").value = sessionStorage.getItem("text") || page.text;
+  element("text").value = page.text;
   page.models = await waitForModels();
-  page.model = page.models.find(({ name }) => name === sessionStorage.getItem("model")) ?? page.models[0];
+  page.model = page.models[0];
   for (const { name } of page.models) element("model").append(create("option", { value: name, text: name }));
   element("model").value = page.model.name;
-  openSection = sectionOfAddress() ?? defaultSection();
+  readAddress();
   await show();
 }
 

@@ -2,9 +2,10 @@
 
 import { STRINGS as overview } from "./overview_strings.js";
 import { stringsFor } from "./strings.js";
+import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview];
+const SECTION_STRINGS = [overview, view];
 
 const STRINGS = {
   en: {
@@ -18,6 +19,8 @@ const STRINGS = {
       positions: "Positions",
       image: "Image",
     },
+    sectionsLabel: "Sections",
+    computing: "Computing…",
     translateButton: "Translate",
     sentence: "Text to translate",
     sentences: "Sentences",
@@ -172,6 +175,8 @@ const STRINGS = {
       positions: "位置编码",
       image: "图像",
     },
+    sectionsLabel: "各节",
+    computing: "正在计算……",
     translateButton: "翻译",
     sentence: "待翻译的文本",
     sentences: "句子",
