@@ -46,6 +46,10 @@ class TermUse:
     kept: bool
     start: int = 0
 
+    def as_dict(self) -> dict[str, str | int | bool]:
+        """Return the attributes as they are written in JSON."""
+        return {"source": self.source, "start": self.start, "target": self.target, "kept": self.kept}
+
 
 @dataclass(frozen=True)
 class Hypothesis:

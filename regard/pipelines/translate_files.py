@@ -215,10 +215,7 @@ def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
     if hypothesis.phrases:
         values["phrases"] = hypothesis.phrases
     if hypothesis.terms:
-        values["terms"] = [
-            {"source": use.source, "start": use.start, "target": use.target, "kept": use.kept}
-            for use in hypothesis.terms
-        ]
+        values["terms"] = [use.as_dict() for use in hypothesis.terms]
     if hypothesis.confidence is not None:
         values["confidence"] = hypothesis.confidence
         values["token_confidences"] = hypothesis.token_confidences

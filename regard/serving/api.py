@@ -43,7 +43,13 @@ async def translate(request: Request, body: schemas.ApiTranslateRequest, service
     _check_translation(service, request, body)
     model = _select_model(service, body)
     documents = await service.translate(
-        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
+        request,
+        model,
+        body.text_list,
+        body.n_best,
+        split=body.split,
+        alignments=body.alignments,
+        glossary=body.glossary,
     )
     return _json_response(model.name, "texts", map(_text_json, documents))
 
@@ -125,7 +131,13 @@ async def _sentence_events(service: Service, request: Request, body: schemas.Api
     model = _select_model(service, body)
     assert model.job_builder is not None
     documents, jobs = await service.parse(
-        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
+        request,
+        model,
+        body.text_list,
+        body.n_best,
+        split=body.split,
+        alignments=body.alignments,
+        glossary=body.glossary,
     )
     sentences = (
         (text_index, sentence_index, sentence)

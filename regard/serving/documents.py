@@ -10,11 +10,11 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
 from regard.serving.config import Limits
-from regard.serving.messages import Alignments, Job, ModelInfo, Translation
+from regard.serving.messages import Alignments, Job, ModelInfo, Options, Terms, Translation
 
 Format = Literal["text", "html"]
 
@@ -65,6 +65,11 @@ class TranslatedDocument:
     n_best_lists: list[list[Translation]]
     warnings: list[str | None]
 
+    @property
+    def terms(self) -> list[dict[str, Any]]:
+        """The terms of a glossary in the best translations of all sentences."""
+        return [term for translations in self.n_best_lists for term in translations[0].terms or ()]
+
     def render_n_best(self, count: int) -> list[str]:
         """Return up to `count` different translations of the document.
 
@@ -92,11 +97,17 @@ class JobBuilder:
         split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: "Document", n_best: int = 1) -> list[Job]:
+    def translation_jobs(self, document: "Document", n_best: int = 1, glossary: Terms = ()) -> list[Job]:
         """Return the jobs that translate the sentences of a document."""
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
+        terms: Options = (("glossary", glossary),) if glossary else ()
         return [
-            Job("translate", text, (("n_best", n_best), ("alignments", aligned and kind)), self.count_tokens(text) + 1)
+            Job(
+                "translate",
+                text,
+                (("n_best", n_best), ("alignments", aligned and kind), *terms),
+                self.count_tokens(text) + 1,
+            )
             for text, aligned, _ in document.sentences
         ]
 

@@ -38,7 +38,7 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
     fields.target = target
-    versions, warnings = await _translate(request, service, texts, sources, fields)
+    versions, warnings, terms = await _translate(request, service, texts, sources, fields)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
     response = schemas.TranslateResponse(
@@ -46,6 +46,7 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
         detectedLanguage=detected if is_list or detected is None else detected[0],
         alternatives=others if is_list or others is None else others[0],
         warnings=warnings or None,
+        terms=None if not fields.glossary else terms if is_list else terms[0],
     )
     # Serialised here, because FastAPI would validate the response a second time.
     return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
@@ -121,25 +122,30 @@ def _detect_sources(service: Service, texts: list[str], target: str) -> list[sch
 
 async def _translate(
     request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
-) -> tuple[list[list[str]], list[str]]:
-    """Return the translation and alternatives of each text, and warnings about long sentences.
+) -> tuple[list[list[str]], list[str], list[list[dict[str, Any]]]]:
+    """Return the translation and alternatives of each text, warnings about long sentences, and terms of each text.
 
     Texts in the target language are returned unchanged.
     """
     versions: list[list[str]] = [[text] for text in texts]
     warnings: dict[int, list[str]] = {}
+    terms: list[list[dict[str, Any]]] = [[] for _ in texts]
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
         if source == fields.target and source in service.models.languages:
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
-        documents = await service.translate(request, model, [texts[i] for i in indices], n_best, format=fields.format)
+        chosen = [texts[i] for i in indices]
+        documents = await service.translate(
+            request, model, chosen, n_best, format=fields.format, glossary=fields.glossary
+        )
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
+            terms[i] = document.terms
             numbered = enumerate(document.warnings, 1)
             warnings[i] = [f"text {i + 1}, sentence {number}: {warning}" for number, warning in numbered if warning]
-    return versions, [warning for _, of_text in sorted(warnings.items()) for warning in of_text]
+    return versions, [warning for _, of_text in sorted(warnings.items()) for warning in of_text], terms

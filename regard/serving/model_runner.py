@@ -16,9 +16,9 @@ from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translator import is_exported
+from regard.pipelines.translator import is_exported, to_glossary
 from regard.runtime import choose_device
-from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
+from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.views import images, overview, text
 from regard.serving.views.positions import view_positions
 
@@ -116,13 +116,15 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False
+        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, glossary: Terms = ()
     ) -> list[list[Translation]]:
         """Return the n best translations of each sentence, best first."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments), split=False)
+        n_best_lists = self.translator.hypotheses(
+            sentences, settings, alignments=bool(alignments), split=False, glossary=to_glossary(glossary or None)
+        )
         return [
-            [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
+            [self._translation(hypothesis, sentence, alignments == "json", bool(glossary)) for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
         ]
 
@@ -146,8 +148,9 @@ class TranslationRunner(ModelRunner):
             results.append(view(self.translator, settings, request))
         return results
 
-    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool, has_glossary: bool) -> Translation:
         """Convert a hypothesis to a message; with `as_json`, its alignment is encoded in the worker."""
+        terms = [use.as_dict() for use in hypothesis.terms] if has_glossary else None
         alignment = None
         if hypothesis.alignment is not None:
             vocabularies = self.translator.vocabularies
@@ -160,8 +163,9 @@ class TranslationRunner(ModelRunner):
             )
         score = round(hypothesis.score, DIGITS)
         if as_json and alignment is not None:
-            return Translation(hypothesis.text, score, alignment_json=json.dumps(vars(alignment), ensure_ascii=False))
-        return Translation(hypothesis.text, score, alignment)
+            encoded = json.dumps(vars(alignment), ensure_ascii=False)
+            return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms)
+        return Translation(hypothesis.text, score, alignment, terms=terms)
 
 
 class ClassificationRunner(ModelRunner):

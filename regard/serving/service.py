@@ -14,7 +14,7 @@ from regard.serving.config import ServingConfig
 from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.keys import Keys
-from regard.serving.messages import PIXELS_PER_TOKEN, Job
+from regard.serving.messages import PIXELS_PER_TOKEN, Job, Terms
 from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels
 from regard.serving.telemetry import Metrics, log_event
@@ -114,6 +114,7 @@ class Service:
         format: Format = "text",
         split: bool = True,
         alignments: bool = False,
+        glossary: Terms = (),
     ) -> tuple[list[Document], list[Job]]:
         """Split texts into sentences; return a document for each text, and a job for each sentence."""
         builder = model.job_builder
@@ -132,7 +133,9 @@ class Service:
         if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
             log_fields = request.state.log_fields
             log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
-        return documents, [job for document in documents for job in builder.translation_jobs(document, n_best)]
+        return documents, [
+            job for document in documents for job in builder.translation_jobs(document, n_best, glossary)
+        ]
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str], n_best: int, **options: Any

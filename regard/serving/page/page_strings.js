@@ -1,12 +1,13 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
+import { STRINGS as glossary } from "./glossary_strings.js";
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, prose, view];
+const SECTION_STRINGS = [glossary, overview, prose, view];
 
 const STRINGS = {
   en: {

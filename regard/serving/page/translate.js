@@ -1,15 +1,16 @@
 // Section "translate": the translation of the text; of the chosen sentence, the best translations and their alignment.
 
-import { initialState, integer } from "./address.js";
+import { initialState, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { create } from "./dom.js";
+import { createGlossaryField, createTermList, parseTerms } from "./glossary.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
 
-const parameters = { hypothesis: integer(0, 0, 999) };
+const parameters = { hypothesis: integer(0, 0, 999), glossary: text("") };
 const state = initialState(parameters);
 /** Model and sentence of the chosen hypothesis. */
 let shownSentence = null;
@@ -18,20 +19,30 @@ export const section = { id: "translate", requires: ["translate"], readsText: tr
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (page.sentence !== page.text.trim()) await showWhole(container, page, signal);
+  const { terms } = parseTerms(state.glossary);
+  const changeGlossary = (value) => {
+    state.glossary = value;
+    page.saveView();
+    container.replaceChildren();
+    return show(container, page, signal);
+  };
+  container.append(createGlossaryField(state.glossary, strings, changeGlossary));
+  if (page.sentence !== page.text.trim()) await showWhole(container, page, terms, signal);
   if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
-  const { source, hypotheses } = await getTranslation(model.name, page.sentence, signal);
+  const { source, hypotheses } = await getTranslation(model.name, page.sentence, signal, terms);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
   const translation = create("p", { class: "translation", lang: model.target ?? "" });
-  card.append(translation, pair, readout);
+  const termList = create("div");
+  card.append(translation, termList, pair, readout);
 
   const select = (hypothesis) => {
     translation.textContent = hypothesis.text;
     pair.replaceChildren();
+    termList.replaceChildren(createTermList(hypothesis.terms ?? [], strings));
     rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
     if (hypothesis.map) showAlignment(pair, readout, source, hypothesis, strings);
     else readout.textContent = strings.noInspection(model.name, model.engine);
@@ -55,8 +66,8 @@ async function show(container, page, signal) {
 }
 
 /** Show the translation of all sentences of the text. */
-async function showWhole(container, { strings, model, text }, signal) {
-  const { texts } = await request("translate", { model: model.name, texts: text }, signal);
+async function showWhole(container, { strings, model, text }, glossary, signal) {
+  const { texts } = await request("translate", { model: model.name, texts: text, glossary }, signal);
   if (signal.aborted) return;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.wholeTranslation }),

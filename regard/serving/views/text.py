@@ -27,7 +27,7 @@ from regard.inspection.translation import (
 )
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
-from regard.pipelines.translator import Translator
+from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
@@ -43,7 +43,10 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
+    glossary = to_glossary(request.get("glossary") or None)
+    hypotheses = translator.hypotheses(
+        [request["text"]], settings, alignments=has_attention, split=False, glossary=glossary
+    )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
@@ -197,6 +200,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
+        "terms": [use.as_dict() for use in hypothesis.terms],
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
 
