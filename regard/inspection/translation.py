@@ -11,6 +11,7 @@ import torch
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
 from regard.inspection.scene import Group, Scene, View, readable_labels
+from regard.inspection.words import continues_word
 from regard.models.nat import NATransformer
 
 MAP_AXES: dict[Group, tuple[str, str]] = {
@@ -26,10 +27,15 @@ Labels = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class TranslationRecord:
-    """Token labels, and the recorded quantities by attention module."""
+    """Token labels, and the recorded quantities by attention module.
+
+    Attributes:
+        pieces: Whether the token of each label continues the word of the label before it.
+    """
 
     labels: Labels
     records: dict[str, AttentionRecord]
+    pieces: dict[str, list[bool]]
 
 
 @torch.no_grad()
@@ -54,13 +60,14 @@ def record_translation(
     with probe(translator.model, names, record=record) as records:
         if is_nat or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
-            return TranslationRecord(_hypothesis_labels(best), records)
+            labels = _hypothesis_labels(best)
+            return TranslationRecord(labels, records, _hypothesis_pieces(best))
         _check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
-    labels = _autoregressive_labels(vocabularies.source.tokens(source), vocabularies.target.tokens(target))
-    return TranslationRecord(labels, records)
+    tokens = vocabularies.source.tokens(source), vocabularies.target.tokens(target)
+    return TranslationRecord(_autoregressive_labels(*tokens), records, _autoregressive_pieces(*tokens))
 
 
 def translation_scene(
@@ -124,6 +131,23 @@ def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labe
         "translation": [*labels, "END"],
         "decoder_output": [*labels, "END"],
         "decoder_input": ["BOS", *labels],
+    }
+
+
+def _hypothesis_pieces(hypothesis: Any) -> dict[str, list[bool]]:
+    if not hypothesis.iterations:
+        return _autoregressive_pieces(hypothesis.source_subwords, hypothesis.subwords)
+    output = continues_word(hypothesis.iterations[-1].subwords)
+    source = [*continues_word(hypothesis.source_subwords), False]
+    return {"source": source, "decoder_output": output, "decoder_input": output}
+
+
+def _autoregressive_pieces(source: Sequence[str], target: Sequence[str]) -> dict[str, list[bool]]:
+    pieces = continues_word(target)
+    return {
+        "source": [*continues_word(source), False],
+        "decoder_output": [*pieces, False],
+        "decoder_input": [False, *pieces],
     }
 
 

@@ -50,6 +50,7 @@ class MapRequest(AttentionRequest):
     name: AttentionName
     head: Index | None = Field(None, description="default: the mean of all heads")
     quantity: Literal["weights", "scores"] = "weights"
+    every_head: bool = Field(False, description="return the maps of all heads instead of one")
 
 
 class ArithmeticRequest(AttentionRequest):
@@ -110,6 +111,7 @@ class HypothesisView(BaseModel):
     score: float
     tokens: list[int]
     labels: list[str]
+    pieces: list[bool] = Field(description="whether a label continues the word of the label before it")
     probabilities: list[float]
 
 

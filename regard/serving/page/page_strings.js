@@ -49,6 +49,8 @@ const STRINGS = {
     isTwoView: (name) => `${name} is a two-view model. Open Image, or select another model.`,
     isTextModel: (name) => `${name} is a text model. Open Translate, or select another model.`,
 
+    alignmentHint: "The weights are those of the cross-attention, averaged over all layers and heads. "
+      + "The section Attention shows each head.",
     bestTranslations: "Best translations",
     scoreHint: "Score: sum of log-probabilities divided by the length penalty. Higher is better.",
     natScoreHint: "Score: mean log-probability of the tokens plus 1/20 of the log-probability of the length; "
@@ -59,6 +61,14 @@ const STRINGS = {
     scores: "scores",
     compare: "Compare",
     remove: "Remove",
+    joinPieces: "Join pieces of words",
+    inColour: "Heads in colour",
+    allHeads: "all",
+    noHeads: "none",
+    map: "map",
+    difference: "difference",
+    differenceHint: "Difference of the weights: blue is more attention than in the selected head, orange is less.",
+    noDifference: "There is no difference map, because the tokens of the two maps differ.",
     layerField: "Layer",
     headField: "Head",
 
@@ -214,6 +224,7 @@ const STRINGS = {
     isTwoView: (name) => `${name} 是双视图模型。请打开“图像”，或选择其他模型。`,
     isTextModel: (name) => `${name} 是文本模型。请打开“翻译”，或选择其他模型。`,
 
+    alignmentHint: "这里的权重是所有层、所有头的交叉注意力的平均值；“注意力”一节显示每个头。",
     bestTranslations: "最佳译文",
     scoreHint: "得分：对数概率之和除以长度惩罚，越高越好。",
     natScoreHint: "得分：词元对数概率的平均值，加上长度对数概率的 1/20；CTC 模型为路径的对数概率。越高越好。",
@@ -223,6 +234,14 @@ const STRINGS = {
     scores: "分数",
     compare: "对比",
     remove: "移除",
+    joinPieces: "合并同一个词的词元",
+    inColour: "彩色叠加的头",
+    allHeads: "全部",
+    noHeads: "清除",
+    map: "注意力图",
+    difference: "差值",
+    differenceHint: "权重之差：蓝色表示注意力比所选的头更强，橙色表示更弱。",
+    noDifference: "两张图的词元不同，无法显示差值。",
     layerField: "层",
     headField: "头",
 

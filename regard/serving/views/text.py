@@ -18,6 +18,7 @@ from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
 from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
+from regard.inspection.words import continues_word
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
@@ -42,7 +43,12 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
         for number, hypothesis in enumerate(hypotheses):
             weights = np.array(hypothesis.alignment, float).reshape(len(hypothesis.labels), len(source))
             arrays[f"alignment{number}"] = weights, "u2"
-    return pack({"source": source, "hypotheses": [_hypothesis(one) for one in hypotheses]}, arrays)
+    content = {
+        "source": source,
+        "source_pieces": [*continues_word(hypotheses[0].source_subwords), False],
+        "hypotheses": [_hypothesis(one) for one in hypotheses],
+    }
+    return pack(content, arrays)
 
 
 def view_attention(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
@@ -59,19 +65,30 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
 
 
 def view_map(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
-    """Return a packet with the array `map`, (T, S): weights or scores of one head, or the mean weights of all heads."""
+    """Return a packet with the array `map`, (T, S): weights or scores of one head, or the mean weights of all heads.
+
+    With `every_head`, `map` contains every head, (H, T, S). `row_pieces` and `column_pieces` mark the tokens that
+    continue the word of the token before them.
+    """
     name, head, quantity = request["name"], request["head"], request["quantity"]
+    every_head = request.get("every_head", False)
     attention = find_attentions(translator.model, [name])[name]
     if head is not None:
         check_heads(name, attention, [head])
-    elif quantity == "scores":
+    elif quantity == "scores" and not every_head:
         raise UserError("the scores of different heads are not comparable and have no mean; choose a head")
     record = record_translation(translator, request["text"], request["target"], settings, [name], [quantity])
     maps_HTS = getattr(record.records[name], quantity)[0].float()
-    map_TS = (maps_HTS.mean(0) if head is None else maps_HTS[head]).cpu().numpy()
+    chosen = maps_HTS if every_head else maps_HTS.mean(0) if head is None else maps_HTS[head]
     group, _ = parse_attention_name(name)
     rows, columns = MAP_AXES[group]
-    return pack({"rows": record.labels[rows], "columns": record.labels[columns]}, {"map": (map_TS, "u2")})
+    content = {
+        "rows": record.labels[rows],
+        "columns": record.labels[columns],
+        "row_pieces": record.pieces[rows],
+        "column_pieces": record.pieces[columns],
+    }
+    return pack(content, {"map": (chosen.cpu().numpy(), "u2")})
 
 
 @torch.no_grad()
@@ -154,6 +171,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
+        "pieces": [*continues_word(hypothesis.subwords), False][: len(hypothesis.labels)],
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
 
