@@ -20,7 +20,7 @@ from regard.attention.masks import pad_batch
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.config import Settings
 from regard.data.text.sentences import LengthWarnings, Sentence, SplitText, by_rank, length_warning, split_sentences
-from regard.data.text.tokenizer import Vocabularies
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.decoding.constraints import DecodingRequest
@@ -232,13 +232,13 @@ class Translator:
         """
         texts = check_texts(texts, first)
         of_texts = _constraints_of_texts(constraints, len(texts))
-        distinct = {one: one.to_request(self.vocabularies.target) for one in (Constraints(), *of_texts)}
+        distinct = {one: _to_request(one, self.vocabularies.target) for one in (None, *of_texts)}
         resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
         splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
         for number, i in positions:
-            if i and of_texts[number - first].required:
+            if i and (constraint := of_texts[number - first]) and constraint.required:
                 raise UserError(
                     f"sentence {number}: it has several sentences, and a required phrase belongs to one of them; give "
                     f"one sentence at a time, or do not split (--no-split, split=False)"
@@ -263,7 +263,7 @@ class Translator:
         sentences: Sequence[Sentence],
         requests: Sequence[DecodingRequest],
         settings: DecodingSettings,
-        constraints: Sequence[Constraints],
+        constraints: Sequence[Constraints | None],
         alignments: bool,
         trees: bool,
         snapshots: bool,
@@ -615,15 +615,22 @@ def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies:
         )
 
 
-def _constraints_of_texts(constraints: Constraints | Sequence[Constraints] | None, count: int) -> list[Constraints]:
+def _constraints_of_texts(
+    constraints: Constraints | Sequence[Constraints] | None, count: int
+) -> Sequence[Constraints | None]:
     """Return the constraints of each text."""
     if constraints is None or isinstance(constraints, Constraints):
-        return [constraints or Constraints()] * count
+        return [constraints] * count
     if len(constraints) != count:
         raise UserError(
             f"constraints: the list has {len(constraints)}, but texts has {count}; give one for all, or one for each"
         )
-    return list(constraints)
+    return constraints
+
+
+def _to_request(constraints: Constraints | None, target: Tokenizer) -> DecodingRequest:
+    """Return the constraints of a text as tokens, in a request without a source."""
+    return DecodingRequest(()) if constraints is None else constraints.to_request(target)
 
 
 def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:

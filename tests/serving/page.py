@@ -62,13 +62,13 @@ class Page:
     """The opened page, with helpers to operate it."""
 
     def __init__(self, visit: Visit, url: str, key: str | None = KEY) -> None:
-        self.visit, self.page, self.url = visit, visit.page, url
+        self.visit, self.page, self.url = visit, visit.page, url.partition("/#")[0]
         self.alerts: list[str] = []
         if key is not None:
-            self.page.add_init_script(f"sessionStorage.setItem('key', '{key}')")
+            self.page.add_init_script(f"sessionStorage.setItem('regard.key', '{key}')")
         self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
         self.page.goto(url)
-        self.wait_until_ready("translate")
+        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=10_000)
 
     def wait_until_ready(self, section: str) -> None:
         self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=10_000)

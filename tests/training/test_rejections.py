@@ -20,13 +20,14 @@ from regard.training import memory
 from regard.training.bench import TransformersCrossEntropy, use_transformers_model, validation_sentences
 from regard.training.checkpoint import DamagedError, _verify, save_shards
 from regard.training.distillation import Distillation, Provenance
-from regard.training.loop import TrainingLoop
+from regard.training.loop import StepResult, TrainingLoop
 from regard.training.memory import build_model
 from regard.training.metrics_log import _as_markdown
 from regard.training.resume import _logged_step
 from regard.training.run import Run, _create_folder
 from regard.training.state import _load_weights
 from regard.training.step_timing import StepTiming, _StepClock
+from regard.training.task import LossSum
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.croco import CroCoTask
 from regard.training.tasks.registry import load_recipe
@@ -79,7 +80,7 @@ def test_memory_of_optimiser_and_average_is_reserved(error: str | None, monkeypa
 
 def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
     graph = SimpleNamespace(replay=replay, disable=lambda: reported.append("disabled"))
-    strategy = SimpleNamespace(fits=lambda batch: batch != "large", step_tokens=torch.zeros(()))
+    strategy = SimpleNamespace(fits=lambda batch: batch != "large")
     model = SimpleNamespace(zero_grad=lambda set_to_none: reported.append("zeroed"))
     loop = SimpleNamespace(
         step_graph=graph,
@@ -94,19 +95,21 @@ def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
 
 def test_a_step_runs_eagerly_if_its_capture_lacks_memory() -> None:
     reported: list[Any] = []
-    loop, step = replayed(fail("CUDA out of memory"), reported)
-    assert step(["abc", "de"], 7, "stage") is None
+    _, step = replayed(fail("CUDA out of memory"), reported)
+    assert step(["abc", "de"], 7, "stage", 5) is None
     assert reported == ["zeroed", "disabled", ("abc", 7)]
-    assert loop.strategy.step_tokens == 5
     _, step = replayed(fail("illegal instruction"), reported)
     with pytest.raises(RuntimeError, match="illegal instruction"):
-        step(["abc"], 7, "stage")
+        step(["abc"], 7, "stage", 3)
     _, step = replayed(lambda batches, stage: None, reported)
-    assert step(["abc"], 7, "stage") is None
+    assert step(["abc"], 7, "stage", 3) is None
+    captured = StepResult(LossSum(torch.zeros(()), 1), torch.zeros(()), torch.ones((), dtype=torch.bool))
+    _, step = replayed(lambda batches, stage: captured, reported)
+    assert step(["abc"], 7, "stage", 3).loss.count == 3
     _, step = replayed(fail("not reached"), reported)
-    assert step(["abc", "large"], 7, "stage") is None
+    assert step(["abc", "large"], 7, "stage", 8) is None
     _, step = replayed(None, reported, step_graph=None)
-    assert step(["abc"], 7, "stage") is None
+    assert step(["abc"], 7, "stage", 3) is None
 
 
 def test_other_errors_of_a_model_are_not_treated_as_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

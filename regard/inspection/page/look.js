@@ -9,13 +9,13 @@ import { Pointing } from "./pointing.js";
 import { SentencePair } from "./sentence.js";
 import { describePoint, drawLegend } from "./description.js";
 import { isDark, watchTheme } from "./theme.js";
-import { browserLanguage, stringsFor } from "./strings.js";
+import { initialLanguage, stringsFor, switchLanguage } from "./strings.js";
 import { WeightsTable } from "./weights_table.js";
 
 const GROUPS = ["cross", "decoder", "encoder"];
 const scene = JSON.parse(document.getElementById("scene").textContent);
 const loadedMaps = new Map(); // promises of the maps by view
-const state = { view: null, head: 0, zoom: 1, language: browserLanguage() };
+const state = { view: null, head: 0, zoom: 1, language: initialLanguage() };
 const element = (id) => document.getElementById(id);
 let strings = stringsFor(state.language);
 let grid, pair, pairMap, table;
@@ -116,7 +116,7 @@ function listen() {
     pointAtTranslation(null);
   });
   element("language").addEventListener("click", () => {
-    state.language = state.language === "zh" ? "en" : "zh";
+    state.language = switchLanguage(state.language);
     build();
     redraw();
   });

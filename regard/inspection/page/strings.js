@@ -1,5 +1,7 @@
 // Texts of the page in English and Chinese.
 
+import { recall, remember } from "./storage.js";
+
 const STRINGS = {
   en: {
     translation: "Translation",
@@ -68,7 +70,16 @@ export function stringsFor(language) {
   return STRINGS[language] ?? STRINGS.en;
 }
 
-/** Returns the browser's language if the page supports it, otherwise English. */
-export function browserLanguage() {
+/** Returns the language that the user chose before, or that of the browser; English if the page does not support it. */
+export function initialLanguage() {
+  const stored = recall("language");
+  if (Object.hasOwn(STRINGS, stored)) return stored;
   return navigator.language.startsWith("zh") ? "zh" : "en";
+}
+
+/** Returns the other language of the page, and keeps it as the choice of the user. */
+export function switchLanguage(language) {
+  const other = language === "zh" ? "en" : "zh";
+  remember("language", other);
+  return other;
 }

@@ -1,8 +1,9 @@
 // Requests to the server. Callers pass an AbortSignal, so that requests of a closed section are cancelled.
 
 import { readPacket } from "./packet.js";
+import { recall, remember } from "./storage.js";
 
-let apiKey = sessionStorage.getItem("key");
+let apiKey = recall("key", "sessionStorage");
 let strings = {};
 let pending = 0;
 let onPendingChange = () => {};
@@ -23,7 +24,7 @@ export function setErrorStrings(newStrings) {
 
 export function setApiKey(key) {
   apiKey = key;
-  sessionStorage.setItem("key", key);
+  remember("key", key, "sessionStorage");
 }
 
 /** Call a function with the number of running requests whenever it changes. */

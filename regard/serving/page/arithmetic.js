@@ -1,5 +1,6 @@
 // Section "arithmetic": the attention of one query of one head, step by step, and an example with two tokens.
 
+import { initialState, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { sliceArray } from "./packet.js";
@@ -7,10 +8,11 @@ import { showToyExample } from "./toy_example.js";
 import { getTranslation } from "./translations.js";
 import { drawVector } from "./vector.js";
 
-export const section = { id: "arithmetic", requires: ["arithmetic"], readsText: true, show };
-
 const STEPS = ["product", "scale", "mask", "softmax", "values", "concatenate"];
-const state = { name: null, head: 0, query: 1, step: 0 };
+const parameters = { name: text(), head: integer(0, 0, 999), query: integer(1, 0, 9999), step: integer(0, 0, STEPS.length - 1) };
+const state = initialState(parameters);
+
+export const section = { id: "arithmetic", requires: ["arithmetic"], readsText: true, show, parameters, state };
 
 function format(value) {
   return value === -Infinity ? "−∞" : value.toFixed(3).replace("-", "−");
@@ -28,6 +30,7 @@ async function show(container, page, signal) {
   if (signal.aborted) return;
   const views = new Map(overview.views.map((view) => [view.name, view]));
   if (!views.has(state.name)) {
+    if (state.name) page.addNotice(strings.unknownName(state.name));
     const cross = overview.views.filter((view) => view.group === "cross");
     state.name = (cross.at(-1) ?? overview.views[0]).name;
   }
@@ -35,14 +38,15 @@ async function show(container, page, signal) {
   const draw = async () => {
     const view = views.get(state.name);
     const queries = overview.labels[view.group === "encoder" ? "source" : "decoder_output"];
-    state.head = Math.min(state.head, view.heads - 1);
-    state.query = Math.min(state.query, queries.length - 1);
+    state.head = page.limit(strings.headField, state.head, view.heads);
+    state.query = page.limit(strings.query, state.query, queries.length);
     const { name, head, query } = state;
     const body = { model, text: page.sentence, target, name, head, query };
     const packet = await request("inspect/arithmetic", body, signal);
     if (signal.aborted) return;
     const change = (values) => {
       Object.assign(state, values);
+      page.saveView();
       draw().catch((error) => page.showError(error));
     };
     const names = [...views.keys()].map((option) => [option, option]);
@@ -52,13 +56,14 @@ async function show(container, page, signal) {
       createField(strings.attention, createSelect(names, name, (value) => change({ name: value }))),
       createField(strings.headField, createSelect(heads, head, (value) => change({ head: Number(value) }))),
       createField(strings.query, createSelect(queryOptions, query, (value) => change({ query: Number(value) }))));
-    card.replaceChildren(create("h2", { text: strings.arithmeticTitle }), bar, ...createSteps(packet, strings));
+    card.replaceChildren(create("h2", { text: strings.arithmeticTitle }), bar, ...createSteps(packet, page));
   };
   await draw();
 }
 
 /** Create buttons for the steps, the formula of the current step, and the results up to it. */
-function createSteps(packet, strings) {
+function createSteps(packet, page) {
+  const { strings } = page;
   const formula = create("p", { class: "formula", "aria-live": "polite" });
   const buttons = create("div", { class: "steps", role: "group", "aria-label": strings.steps });
   const table = createTable(packet, strings);
@@ -70,6 +75,7 @@ function createSteps(packet, strings) {
       part.hidden = Number(part.dataset.step) > state.step;
     }
     formula.textContent = formulaOfStep(STEPS[state.step], packet, strings);
+    page.saveView({ replace: true });
   };
   STEPS.forEach((name, i) => buttons.append(createButton(`${i + 1} ${strings.stepNames[name]}`, () => go(i))));
   buttons.addEventListener("keydown", (event) => {

@@ -1,5 +1,6 @@
 // Section "attention": thumbnails of all heads, the selected head, and further heads or models for comparison.
 
+import { choice, initialState, integer, number, text, toggle } from "./address.js";
 import { colourOf, makeScale } from "./colours.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { HeadGrid } from "./grid.js";
@@ -8,12 +9,45 @@ import { HeadPanel } from "./head_panel.js";
 import { loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
 import { isDark } from "./theme.js";
 
-export const section = { id: "attention", requires: ["attention"], readsText: true, show };
-
 const GROUPS = ["cross", "decoder", "encoder"];
-/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean.
- * `overlaid` are heads to show in colour. */
-const state = { name: null, head: 0, quantity: "weights", zoom: 1, words: true, overlaid: [], comparisons: [] };
+/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean; `overlaid`
+ * are heads to show in colour. */
+const parameters = {
+  name: text(),
+  head: integer(0, 0, 999),
+  quantity: choice(["weights", "scores"], "weights"),
+  zoom: number(1, 0.4, 4),
+  words: toggle(true),
+  overlaid: headList(),
+  comparisons: comparisonList(),
+};
+const state = initialState(parameters);
+
+export const section = { id: "attention", requires: ["attention"], readsText: true, show, parameters, state };
+
+/** Heads in the address, separated by commas. */
+function headList() {
+  const read = (value) => (/^(\d{1,3},){0,99}\d{1,3}$/.test(value) ? value.split(",").map(Number) : undefined);
+  return { initial: [], read, write: (heads) => heads.join(",") };
+}
+
+/** Compared heads in the address: "model attention head show", separated by commas; parts are escaped. */
+function comparisonList() {
+  const write = (list) =>
+    list.map(({ model, name, head, show: kind }) => [model, name, head, kind].map(encodeURIComponent).join(" ")).join(",");
+  const read = (value) => {
+    const items = value.split(",").filter(Boolean).map((item) => item.split(" "));
+    const isValid = (item) => item.length === 4 && /^\d{1,3}$/.test(item[2]) && ["map", "difference"].includes(item[3]);
+    if (items.length > 8 || !items.every(isValid)) return undefined;
+    try {
+      return items.map(([model, name, head, kind]) =>
+        ({ model: decodeURIComponent(model), name: decodeURIComponent(name), head: Number(head), show: kind }));
+    } catch {
+      return undefined;
+    }
+  };
+  return { initial: [], read, write };
+}
 
 async function show(container, page, signal) {
   const section = new AttentionSection(page, signal);
@@ -38,8 +72,11 @@ class AttentionSection {
     if (this.signal.aborted) return;
     this.heads = heads;
     if (!heads.views.some((view) => view.name === state.name)) {
+      if (state.name) this.page.addNotice(this.strings.unknownName(state.name));
       Object.assign(state, { name: defaultView(heads.views).name, head: 0 });
     }
+    const { heads: count } = heads.views.find((view) => view.name === state.name);
+    state.head = this.page.limit(this.strings.headField, state.head, count + 1);
     const groups = GROUPS.map((name) => ({
       title: this.strings[name],
       hint: this.strings[`${name}Hint`],
@@ -52,6 +89,7 @@ class AttentionSection {
 
   select(view, head) {
     Object.assign(state, { name: view.name, head });
+    this.page.saveView();
     if (matchMedia("(max-width: 900px)").matches) this.detail.scrollIntoView({ behavior: "smooth" });
     const hasDifference = state.comparisons.some(({ show }) => show === "difference");
     return (hasDifference ? this.drawAll() : this.drawSelected()).catch((error) => this.page.showError(error));
@@ -78,6 +116,7 @@ class AttentionSection {
 
   redraw(changes = {}) {
     Object.assign(state, changes);
+    this.page.saveView({ replace: "zoom" in changes });
     return this.drawAll().catch((error) => this.page.showError(error));
   }
 
@@ -109,13 +148,13 @@ class AttentionSection {
   /** Create a button for each head that shows it in colour, together with other heads. */
   createOverlayButtons(view) {
     const { strings } = this;
-    const toggle = (head) => {
+    const switchHead = (head) => {
       const others = state.overlaid.filter((other) => other !== head);
       const overlaid = others.length < state.overlaid.length ? others : [...others, head].sort((a, b) => a - b);
       this.redraw({ overlaid });
     };
     const every = Array.from({ length: view.heads }, (_, head) => head);
-    const buttons = every.map((head) => createButton(String(head), () => toggle(head), {
+    const buttons = every.map((head) => createButton(String(head), () => switchHead(head), {
       class: "tool swatch", "aria-pressed": String(state.overlaid.includes(head)), "aria-label": `${strings.head} ${head}`,
     }));
     buttons.forEach((button, head) => button.style.setProperty("--swatch", colourOfHead(head)));
@@ -142,6 +181,7 @@ class AttentionSection {
     const model = page.models.find(({ name }) => name === comparison.model) ?? page.model;
     const change = (values) => {
       Object.assign(comparison, values);
+      page.saveView();
       return this.drawComparison(container, comparison).catch((error) => page.showError(error));
     };
     const remove = () => {

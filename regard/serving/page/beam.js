@@ -1,39 +1,60 @@
 // Section "beam": the tree of a beam search, or the iterations of a non-autoregressive model.
 
+import { choice, initialState, integer, number } from "./address.js";
 import { request } from "./api.js";
 import { drawTree, winningPath } from "./beam_tree.js";
 import { create, createField, createSelect, numberOptions } from "./dom.js";
 import { showIterations } from "./nat_iterations.js";
 import { createStepper } from "./stepper.js";
 
-export const section = { id: "beam", requires: ["beam"], readsText: true, show };
+const SETTINGS = ["beam", "length_penalty", "alpha", "iterations", "lengths"];
+/** Search settings, where null means the setting of the server, and the shown step, where null means the last. */
+const parameters = {
+  beam: integer(null, 1, 16),
+  length_penalty: choice(["average", "wu", "none"]),
+  alpha: number(null, 0, 10),
+  iterations: integer(null, 1, 20),
+  lengths: integer(null, 1, 16),
+  candidate: integer(0, 0, 99),
+  step: integer(null, 0, 9999),
+};
+const state = initialState(parameters);
+/** Model and sentence to which the state applies. */
+let shown = { model: null, sentence: null };
 
-/** Changed search settings by the name of the model. */
-const changedSettings = {};
+export const section = { id: "beam", requires: ["beam"], readsText: true, show, parameters, state };
 
 async function show(container, page, signal) {
   const card = create("section", { class: "card" });
   container.append(card);
-  const search = (changedSettings[page.model.name] ??= {});
+  const isOther = shown.model !== page.model.name;
+  if (!page.isLinked && shown.model !== null) {
+    if (isOther) Object.assign(state, initialState(parameters));
+    else if (shown.sentence !== page.sentence) Object.assign(state, { candidate: 0, step: null });
+  }
+  shown = { model: page.model.name, sentence: page.sentence };
   const draw = async () => {
     // alpha has no effect without a length penalty, and the server rejects any value but the default.
-    const settings = search.length_penalty === "none" ? { ...search, alpha: 1 } : search;
+    const settings = Object.fromEntries(SETTINGS.filter((name) => state[name] !== null).map((name) => [name, state[name]]));
+    if (settings.length_penalty === "none") settings.alpha = 1;
     const body = { model: page.model.name, text: page.sentence, search: settings };
     const result = await request("inspect/beam", body, signal);
     if (signal.aborted) return;
     const change = (values) => {
-      Object.assign(search, values);
+      Object.assign(state, values, { candidate: 0, step: null });
+      page.saveView();
       draw().catch((error) => page.showError(error));
     };
     const controls = create("div", { class: "bar controls" });
     card.replaceChildren(create("h2", { text: page.strings.searchTitle }), controls);
-    const showResult = result.length ? showIterations : showTree;
-    showResult(card, controls, result, page.strings, change, signal);
+    if (!result.length) showTree(card, controls, result, page, change, signal);
+    else showIterations(card, controls, result, page, change, state, signal);
   };
   await draw();
 }
 
-function showTree(card, controls, { text, tree, settings }, strings, change, signal) {
+function showTree(card, controls, { text, tree, settings }, page, change, signal) {
+  const { strings } = page;
   controls.append(...createSettings(settings, strings, change));
   const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtHypothesis });
   const scroll = create("div", { class: "scroll tree-scroll", tabindex: 0, "aria-label": strings.searchTitle });
@@ -47,6 +68,7 @@ function showTree(card, controls, { text, tree, settings }, strings, change, sig
   const showStep = (step) => {
     readout.textContent = strings.pointAtHypothesis;
     drawing.show(step, follow);
+    if (follow) saveStep(page, step, lastStep);
   };
   const stepper = createStepper(lastStep, strings.step, strings, signal, showStep, {
     at: finalStep,
@@ -64,8 +86,14 @@ function showTree(card, controls, { text, tree, settings }, strings, change, sig
     create("p", { class: "translation", text }),
     stepper.element, readout, scroll,
     create("p", { class: "hint", text: strings.treeHint }));
-  stepper.go(lastStep);
+  stepper.go(state.step === null ? lastStep : page.limit(strings.stepField, state.step, lastStep + 1));
   follow = true;
+}
+
+/** Keep the shown step in the address; the last step is the initial one. */
+function saveStep(page, step, lastStep) {
+  state.step = step === lastStep ? null : step;
+  page.saveView({ replace: true });
 }
 
 function createSettings({ beam, length_penalty: penalty, alpha }, strings, change) {

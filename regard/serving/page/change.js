@@ -1,26 +1,44 @@
 // Section "change": the translation with scaled heads, another scale of scores, other search settings or another text.
 
+import { factors, initialState, integer, number, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField, createSelect, createSlider, debounce, numberOptions } from "./dom.js";
 
-export const section = { id: "change", requires: ["change"], readsText: true, show };
+/**
+ * The changes. Null means the setting of the server, or the unchanged sentence. `factors` are {attention: {head: factor}};
+ * `factor` is applied to the head that is clicked next.
+ */
+const parameters = {
+  sharpness: number(1, 0.1, 3),
+  temperature: number(0, 0, 3),
+  seed: integer(0, 0, 2 ** 31),
+  beam: integer(null, 1, 16),
+  alpha: number(null, 0, 10),
+  factor: number(0, -10, 10),
+  factors: factors(),
+  changed: text(),
+};
+const state = initialState(parameters);
+/** Model and sentence to which the changes apply. */
+let shown = { model: null, sentence: null };
 
-/** Default values; null means the setting of the server. `factor` is applied to the head that is clicked next. */
-const DEFAULTS = { sharpness: 1, temperature: 0, seed: 0, beam: null, alpha: null, factor: 0 };
-/** The current changes. `factors` are {attention: {head: factor}}; `model` and `sentence` are those they apply to. */
-const state = { ...DEFAULTS, factors: {}, text: null, model: null, sentence: null };
+export const section = { id: "change", requires: ["change"], readsText: true, show, parameters, state };
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (state.model !== model.name) Object.assign(state, { factors: {}, beam: null, alpha: null });
-  if (state.model !== model.name || state.sentence !== page.sentence) state.text = page.sentence;
-  Object.assign(state, { model: model.name, sentence: page.sentence });
+  if (!page.isLinked && shown.model !== null) {
+    const isOther = shown.model !== model.name;
+    if (isOther) Object.assign(state, { factors: {}, beam: null, alpha: null });
+    if (isOther || shown.sentence !== page.sentence) state.changed = null;
+  }
+  shown = { model: model.name, sentence: page.sentence };
   const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
   const controls = create("section", { class: "card" });
   container.append(results, controls);
   const body = { model: model.name, text: page.sentence };
   const { translation: original, heads } = await request("inspect/change", body, signal);
   if (signal.aborted) return;
+  dropUnknownHeads(heads, page);
   const originalLine = createLine(strings.original);
   const changedLine = createLine(strings.changed);
   originalLine.show(original, []);
@@ -29,12 +47,12 @@ async function show(container, page, signal) {
   let latestRequest = 0;
   const draw = async () => {
     const number = ++latestRequest;
-    if (!state.text.trim()) {
+    if (!(state.changed ?? page.sentence).trim()) {
       page.showError(new Error(strings.blank));
       return;
     }
     try {
-      const { translation } = await request("inspect/change", createRequest(model), signal);
+      const { translation } = await request("inspect/change", createRequest(page), signal);
       if (number !== latestRequest || signal.aborted) return;
       page.showError(null);
       changedLine.show(translation, original.labels);
@@ -45,36 +63,54 @@ async function show(container, page, signal) {
   const drawSoon = debounce(draw, 200);
   const change = (values) => {
     Object.assign(state, values);
+    if (state.changed === page.sentence) state.changed = null;
+    page.saveView({ replace: true });
     drawSoon();
   };
   const reset = () => {
-    Object.assign(state, DEFAULTS, { factors: {}, text: page.sentence });
+    Object.assign(state, initialState(parameters));
+    page.saveView();
     page.reload();
   };
   controls.append(
     create("h2", { text: strings.editText }),
-    createTextEditor(strings, change),
+    createTextEditor(page, change),
     create("h2", { text: strings.heads }),
     create("p", { class: "hint", text: strings.headsHint }),
     createHeadControls(strings, reset),
-    createHeadTable(heads, strings, drawSoon),
+    createHeadTable(heads, strings, () => {
+      page.saveView();
+      drawSoon();
+    }),
     create("h2", { text: strings.search }),
     createSearchControls(model, strings, change));
   await draw();
 }
 
 /** Return the body of the request for the changed translation. */
-function createRequest(model) {
-  const { text, factors, sharpness, temperature, seed, beam, alpha } = state;
+function createRequest({ model, sentence }) {
+  const { changed, sharpness, temperature, seed, beam, alpha } = state;
   let search = {};
   if (model.kind !== "nat") search = temperature ? { temperature, seed, alpha } : { beam, alpha };
-  return { model: model.name, text, factors, sharpness, search };
+  return { model: model.name, text: changed ?? sentence, factors: state.factors, sharpness, search };
 }
 
-function createTextEditor(strings, change) {
+/** Remove factors of heads that the model does not have; they may come from a link. */
+function dropUnknownHeads(heads, page) {
+  for (const [name, factorsOfHeads] of Object.entries(state.factors)) {
+    for (const head of Object.keys(factorsOfHeads)) {
+      if (Number(head) < (heads[name] ?? 0)) continue;
+      page.addNotice(page.strings.unknownName(`${name}/${head}`));
+      delete factorsOfHeads[head];
+    }
+    if (!Object.keys(factorsOfHeads).length) delete state.factors[name];
+  }
+}
+
+function createTextEditor({ strings, sentence }, change) {
   const editor = create("textarea", { rows: 2, maxlength: 10000, "aria-label": strings.editText, spellcheck: "false" });
-  editor.value = state.text;
-  editor.addEventListener("input", () => change({ text: editor.value }));
+  editor.value = state.changed ?? sentence;
+  editor.addEventListener("input", () => change({ changed: editor.value }));
   return editor;
 }
 
@@ -170,10 +206,10 @@ function createHeadButton(name, head, strings, onChange) {
     button.setAttribute("aria-label", `${name}, ${strings.head} ${head}${isChanged ? ` × ${factor}` : ""}`);
   };
   button.addEventListener("click", () => {
-    const factors = (state.factors[name] ??= {});
-    if (factors[head] === undefined) factors[head] = state.factor;
-    else delete factors[head];
-    if (!Object.keys(factors).length) delete state.factors[name];
+    const ofHeads = (state.factors[name] ??= {});
+    if (ofHeads[head] === undefined) ofHeads[head] = state.factor;
+    else delete ofHeads[head];
+    if (!Object.keys(ofHeads).length) delete state.factors[name];
     update();
     onChange();
   });

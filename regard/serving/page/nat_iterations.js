@@ -8,15 +8,25 @@ import { isDark } from "./theme.js";
 
 const percent = (probability) => `${(100 * probability).toFixed(0)}%`;
 
-/** Fill `card` and `controls`; `change(search)` repeats the search with other settings. */
-export function showIterations(card, controls, { text, candidates, length, settings }, strings, change, signal) {
+/**
+ * Fill `card` and `controls`; `change(search)` repeats the search with other settings. `state` holds the index of the
+ * shown candidate and its shown iteration, where null means the last.
+ */
+export function showIterations(card, controls, { text, candidates, length, settings }, page, change, state, signal) {
+  const { strings } = page;
   controls.append(...createSettings(length, settings, strings, change));
   const container = create("div");
-  const select = (candidate) => container.replaceChildren(...createCandidate(candidate, strings, signal));
+  const draw = () => container.replaceChildren(...createCandidate(candidates[state.candidate], page, state, signal));
+  const select = (candidate) => {
+    Object.assign(state, { candidate, step: null });
+    page.saveView();
+    draw();
+  };
+  state.candidate = page.limit(strings.hypothesis, state.candidate, candidates.length);
   card.append(create("p", { class: "translation", text }));
-  if (candidates.length > 1) card.append(createCandidateList(candidates, strings, select));
+  if (candidates.length > 1) card.append(createCandidateList(candidates, state.candidate, strings, select));
   card.append(container);
-  select(candidates[0]);
+  draw();
 }
 
 function createSettings(length, settings, strings, change) {
@@ -31,22 +41,23 @@ function createSettings(length, settings, strings, change) {
 }
 
 /** Create a list of the results of each length, or of each CTC path. */
-function createCandidateList(candidates, strings, onSelect) {
+function createCandidateList(candidates, selected, strings, onSelect) {
   const buttons = candidates.map((candidate, i) => {
-    const button = create("button", { class: "alternative", "aria-pressed": String(i === 0) },
+    const button = create("button", { class: "alternative", "aria-pressed": String(i === selected) },
       create("span", { class: "score", text: candidate.score.toFixed(3) }),
       create("span", { class: "score", text: strings.tokenCount(candidate.iterations[0].tokens.length) }),
       create("span", { text: candidate.text || "∅" }));
     button.addEventListener("click", () => {
       for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
-      onSelect(candidate);
+      onSelect(i);
     });
     return button;
   });
   return create("ol", { class: "alternatives" }, ...buttons.map((button) => create("li", {}, button)));
 }
 
-function createCandidate({ iterations }, strings, signal) {
+function createCandidate({ iterations }, page, state, signal) {
+  const { strings } = page;
   const scale = makeScale(isDark(), false);
   const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtPrediction });
   const describe = (text) => {
@@ -67,9 +78,13 @@ function createCandidate({ iterations }, strings, signal) {
       row.classList.toggle("later", i > step);
       row.classList.toggle("current", i === step);
     });
-    if (follow) rows[step].scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (!follow) return;
+    rows[step].scrollIntoView({ block: "nearest", inline: "nearest" });
+    state.step = step === iterations.length - 1 ? null : step;
+    page.saveView({ replace: true });
   });
-  stepper.go(iterations.length - 1);
+  const last = iterations.length - 1;
+  stepper.go(state.step === null ? last : page.limit(strings.iterations, state.step, last + 1));
   follow = true;
   return [stepper.element, readout, ...parts, create("p", { class: "hint", text: strings.iterationsHint })];
 }

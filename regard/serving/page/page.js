@@ -1,41 +1,50 @@
 // The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
+import { formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
 import { request, setApiKey, setErrorStrings } from "./api.js";
-import { section as arithmetic } from "./arithmetic.js";
-import { section as attention } from "./attention.js";
-import { section as beam } from "./beam.js";
-import { section as change } from "./change.js";
 import { create, debounce } from "./dom.js";
-import { section as image } from "./image.js";
 import { pageStringsFor } from "./page_strings.js";
-import { section as positions } from "./positions.js";
 import { showProgress } from "./progress.js";
-import { browserLanguage } from "./strings.js";
+import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
+import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
-import { section as translate } from "./translate.js";
+import { fillToolbar } from "./toolbar.js";
 import { getSentences } from "./translations.js";
 
-// A section is {id, requires, readsText, show}: the model must support one of the sections in `requires`;
-// `show(container, page, signal)` fills the container.
-const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
+const DEFAULT_TEXT = "I love apples";
+const WHOLE = -1;
+/** Parts of the address that all sections share. The sentence WHOLE means the whole text as one sequence. */
+const PARAMETERS = { model: textParameter(), text: textParameter(DEFAULT_TEXT), sentence: integer(0, WHOLE, 9999) };
+const ALWAYS = ["model", "text"];
 const element = (id) => document.getElementById(id);
 
 /** State and functions that the sections share. The sections inspect `sentence`, a sentence of `text`. */
 const page = {
+  /** Whether the state comes from an address that was just opened. */
+  get isLinked() {
+    return isLinked;
+  },
   models: [],
   model: null,
-  text: "I love apples",
+  text: DEFAULT_TEXT,
   sentence: "",
-  language: browserLanguage(),
-  strings: pageStringsFor(browserLanguage()),
+  language: initialLanguage(),
+  strings: pageStringsFor(initialLanguage()),
   reload: () => show(),
+  open: (id, values = {}) => openById(id, values),
+  saveView: (options) => saveView(options),
+  addNotice: (message) => isLinked && addNotice(message),
+  limit: (label, value, count) => limit(label, value, count),
   showError: (error) => showError(error),
 };
-let openSection = translate;
-/** Index of the chosen sentence of `text`; WHOLE means the whole text as one sequence. */
+let openSection = SECTIONS[0];
+/** Index of the chosen sentence of `text`, or WHOLE. */
 let choice = { text: null, index: 0 };
-const WHOLE = -1;
 let openRequests = new AbortController();
+/** The last address that was written or read. */
+let shownAddress = null;
+/** Whether the values of the state come from an address and have not been checked yet. */
+let isLinked = false;
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -44,7 +53,6 @@ async function show() {
   const { signal } = openRequests;
   document.documentElement.removeAttribute("data-ready");
   page.text = element("text").value;
-  rememberState();
   updateFrame();
   const container = create("div", { class: `section section-${openSection.id}` });
   element("panel").replaceChildren(container);
@@ -60,7 +68,10 @@ async function show() {
     if (signal.aborted) return;
     showError(error);
   }
-  if (!signal.aborted) document.documentElement.dataset.ready = openSection.id;
+  if (signal.aborted) return;
+  saveView({ replace: true });
+  isLinked = false;
+  document.documentElement.dataset.ready = openSection.id;
 }
 
 /** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
@@ -68,7 +79,8 @@ async function splitText(signal) {
   const { text, strings } = page;
   const { sentences, longest } = await getSentences(page.model.name, text, signal);
   if (signal.aborted) return;
-  if (choice.text !== text || choice.index >= sentences.length) choice = { text, index: 0 };
+  if (choice.text !== text) choice = { text, index: 0 };
+  choice.index = Math.max(WHOLE, limit(strings.sentenceField, choice.index, sentences.length));
   page.sentence = sentences[choice.index]?.text ?? text.trim();
   const isUnusual = ({ tokens }) => longest !== null && tokens > longest;
   const long = sentences.filter((sentence) => isUnusual(sentence) || sentence.divided);
@@ -88,6 +100,7 @@ async function splitText(signal) {
 function createChoice(label, index) {
   const select = () => {
     choice.index = index;
+    saveView();
     show();
   };
   const isChosen = String(index === choice.index);
@@ -125,6 +138,7 @@ function updateFrame() {
     if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
+  fillToolbar(element("toolbar"), strings);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
@@ -160,20 +174,78 @@ function showError(error) {
   element("key").focus();
 }
 
-function open(section) {
+/** Open a section. `values` change its state. */
+function open(section, values = {}) {
   openSection = section;
-  history.replaceState(null, "", `#${section.id}`);
+  Object.assign(section.state ?? {}, values);
+  page.text = element("text").value;
+  showNotice("");
+  saveView();
   show();
 }
 
-function sectionOfAddress() {
-  return SECTIONS.find((section) => section.id === location.hash.slice(1));
+/** Open a section by its id. */
+function openById(id, values) {
+  const section = SECTIONS.find((one) => one.id === id);
+  if (section) open(section, values);
 }
 
-/** Store the sentence and the model until the tab is closed. */
-function rememberState() {
-  sessionStorage.setItem("text", page.text);
-  if (page.model) sessionStorage.setItem("model", page.model.name);
+/** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */
+function saveView({ replace = false } = {}) {
+  if (!page.model) return;
+  const index = choice.text === page.text ? choice.index : 0;
+  const shared = { model: page.model.name, text: page.text, sentence: index };
+  const { parameters = {}, state = {} } = openSection;
+  const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
+  if (address === shownAddress) return;
+  shownAddress = address;
+  try {
+    history[replace ? "replaceState" : "pushState"](null, "", address);
+  } catch {
+    // Browsers limit the length of addresses and the number of changes; the page works without them.
+  }
+}
+
+/** Set the state to that of the address. Values that the address does not name keep their values in a bare #SECTION. */
+function readAddress() {
+  const { section: id, values } = parseAddress(location.hash);
+  const problems = [];
+  const section = SECTIONS.find((one) => one.id === id);
+  if (id && !section) problems.push(page.strings.unknownSection(id));
+  openSection = section ?? defaultSection();
+  shownAddress = location.hash;
+  showNotice("");
+  isLinked = Boolean(values);
+  if (values) {
+    const shared = {};
+    const { parameters = {}, state = {} } = openSection;
+    const invalid = [...readState(PARAMETERS, shared, values), ...readState(parameters, state, values)];
+    problems.push(...invalid.map(([key, value]) => page.strings.invalidValue(key, value.slice(0, 40))));
+    const model = page.models.find(({ name }) => name === shared.model);
+    if (shared.model !== null && !model) problems.push(page.strings.unknownModel(shared.model.slice(0, 80), page.model.name));
+    page.model = model ?? page.model;
+    element("model").value = page.model.name;
+    element("text").value = shared.text;
+    choice = { text: element("text").value, index: shared.sentence };
+    if (!section) openSection = defaultSection();
+  }
+  showNotice(problems.join(" "));
+}
+
+/** Limit an index to 0 … count - 1. If it was stated in a link, say that it is too large. */
+function limit(label, value, count) {
+  const limited = Math.min(value, count - 1);
+  if (isLinked && limited < value) addNotice(page.strings.outOfRange(label, value, count - 1));
+  return limited;
+}
+
+function showNotice(message) {
+  element("notice").textContent = message;
+  element("notice").hidden = !message;
+}
+
+function addNotice(message) {
+  showNotice([element("notice").textContent, message].filter(Boolean).join(" "));
 }
 
 function createTabs() {
@@ -194,8 +266,13 @@ function createTabs() {
 }
 
 function listenToPrompt() {
-  const submit = () => show(); // also an unchanged text, to try again after an error
-  const submitChanged = () => openSection === translate && element("text").value !== page.text && submit();
+  const submit = () => { // also an unchanged text, to try again after an error
+    page.text = element("text").value;
+    showNotice("");
+    saveView();
+    show();
+  };
+  const submitChanged = () => openSection.id === "translate" && element("text").value !== page.text && submit();
   element("text").addEventListener("input", debounce(submitChanged, 600));
   element("text").addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -220,15 +297,18 @@ function listenToControls() {
     open(whyUnavailable(openSection) ? defaultSection() : openSection);
   });
   element("language").addEventListener("click", () => {
-    page.language = page.language === "zh" ? "en" : "zh";
+    page.language = switchLanguage(page.language);
     page.strings = pageStringsFor(page.language);
     show();
   });
   watchTheme(element("theme"), show);
-  addEventListener("hashchange", () => {
-    const section = sectionOfAddress();
-    if (section && section !== openSection) open(section);
-  });
+  for (const name of ["popstate", "hashchange"]) {
+    addEventListener(name, () => {
+      if (!page.model || location.hash === shownAddress) return;
+      readAddress();
+      show();
+    });
+  }
   for (const name of ["dragover", "drop"]) {
     // Without this, a file dropped outside of a drop zone would replace the page.
     document.addEventListener(name, (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
@@ -243,7 +323,7 @@ function listenToControls() {
 
 /** Return the main section of the model, or else the first that it supports. */
 function defaultSection() {
-  return [translate, image, ...SECTIONS].find((section) => !whyUnavailable(section)) ?? translate;
+  return [...FIRST_SECTIONS, ...SECTIONS].find((section) => !whyUnavailable(section)) ?? SECTIONS[0];
 }
 
 async function waitForModels() {
@@ -264,12 +344,12 @@ async function start() {
   listenToControls();
   showProgress(element("panel"), element("progress"), () => page.strings.computing);
   updateFrame();
-  element("text").value = sessionStorage.getItem("text") || page.text;
+  element("text").value = page.text;
   page.models = await waitForModels();
-  page.model = page.models.find(({ name }) => name === sessionStorage.getItem("model")) ?? page.models[0];
+  page.model = page.models[0];
   for (const { name } of page.models) element("model").append(create("option", { value: name, text: name }));
   element("model").value = page.model.name;
-  openSection = sectionOfAddress() ?? defaultSection();
+  readAddress();
   await show();
 }
 

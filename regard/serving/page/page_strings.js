@@ -2,9 +2,10 @@
 
 import { STRINGS as overview } from "./overview_strings.js";
 import { stringsFor } from "./strings.js";
+import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview];
+const SECTION_STRINGS = [overview, view];
 
 const STRINGS = {
   en: {

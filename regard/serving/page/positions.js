@@ -1,5 +1,6 @@
 // Section "positions": position encodings, their similarities, and the angles of rotary encodings.
 
+import { initialState, integer } from "./address.js";
 import { request } from "./api.js";
 import { pageColours, prepare } from "./canvas.js";
 import { makeScale } from "./colours.js";
@@ -9,9 +10,11 @@ import { paint } from "./matrix.js";
 import { isDark } from "./theme.js";
 import { arrayToMap } from "./translations.js";
 
-export const section = { id: "positions", requires: ["positions"], show };
+const parameters = { length: integer(64, 8, 256), position: integer(8, 0, 255) };
+const state = initialState(parameters);
 
-const state = { length: 64, position: 8 };
+export const section = { id: "positions", requires: ["positions"], show, parameters, state };
+
 const DIAL_SIZE = 64, DIAL_LABEL_HEIGHT = 16, MAX_DIALS = 12;
 
 async function show(container, page, signal) {
@@ -22,26 +25,28 @@ async function show(container, page, signal) {
   const draw = async () => {
     const { content, arrays } = await request("inspect/positions", { model: page.model.name, length: state.length }, signal);
     if (signal.aborted) return;
-    cards.replaceChildren(...content.encodings.map((encoding, i) => createCard(encoding, arrays, i, strings)));
+    cards.replaceChildren(...content.encodings.map((encoding, i) => createCard(encoding, arrays, i, page)));
     if (!content.encodings.length) cards.append(create("p", { class: "card", text: strings.noPositions }));
   };
   const drawSoon = debounce(() => draw().catch((error) => page.showError(error)), 150);
   const slider = createSlider({ min: 8, max: 256, step: 8, value: state.length }, (length) => {
     state.length = length;
+    page.saveView({ replace: true });
     drawSoon();
   });
   controls.append(createField(strings.positionCount, slider));
   await draw();
 }
 
-function createCard(encoding, arrays, i, strings) {
+function createCard(encoding, arrays, i, page) {
+  const { strings } = page;
   const title = `${encoding.name} · ${strings.encodings[encoding.kind] ?? encoding.kind}`;
   const pictures = create("div", { class: "pictures" },
     createPicture(strings.encodingTitle, arrayToMap(arrays[`encoding${i}`]), 620),
     createPicture(strings.similarityTitle, arrayToMap(arrays[`similarity${i}`]), 420));
   const card = create("section", { class: "card" }, create("h2", { text: title }), pictures);
   const angles = arrays[`angles${i}`];
-  if (angles) card.append(createDials(angles, strings));
+  if (angles) card.append(createDials(angles, page));
   return card;
 }
 
@@ -69,7 +74,7 @@ function createPicture(title, map, maxWidth) {
 }
 
 /** Create a dial for each pair of features that shows its rotation angle at a position. */
-function createDials({ shape: [positions, pairs], values }, strings) {
+function createDials({ shape: [positions, pairs], values }, { strings, saveView }) {
   const canvas = create("canvas");
   const count = Math.min(MAX_DIALS, pairs);
   const shownPairs = Array.from({ length: count }, (_, i) => Math.floor((i * pairs) / count));
@@ -85,7 +90,10 @@ function createDials({ shape: [positions, pairs], values }, strings) {
     });
   };
   const initial = Math.min(state.position, positions - 1);
-  const slider = createSlider({ min: 0, max: positions - 1, step: 1, value: initial }, draw);
+  const slider = createSlider({ min: 0, max: positions - 1, step: 1, value: initial }, (position) => {
+    draw(position);
+    saveView({ replace: true });
+  });
   draw(initial);
   return create("div", { class: "dials" },
     create("h3", { text: strings.anglesTitle }),

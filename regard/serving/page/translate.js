@@ -1,5 +1,6 @@
 // Section "translate": the translation of the text; of the chosen sentence, the best translations and their alignment.
 
+import { initialState, integer } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
@@ -8,7 +9,12 @@ import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
 
-export const section = { id: "translate", requires: ["translate"], readsText: true, show };
+const parameters = { hypothesis: integer(0, 0, 999) };
+const state = initialState(parameters);
+/** Model and sentence of the chosen hypothesis. */
+let shownSentence = null;
+
+export const section = { id: "translate", requires: ["translate"], readsText: true, show, parameters, state };
 
 async function show(container, page, signal) {
   const { strings, model } = page;
@@ -30,13 +36,22 @@ async function show(container, page, signal) {
     if (hypothesis.map) showAlignment(pair, readout, source, sourcePieces, hypothesis, strings);
     else readout.textContent = strings.noInspection(model.name, model.engine);
   };
-  const rows = hypotheses.map((hypothesis) => createRow(hypothesis, () => select(hypothesis)));
+  const choose = (index) => {
+    state.hypothesis = index;
+    page.saveView();
+    select(hypotheses[index]);
+  };
+  const rows = hypotheses.map((hypothesis, i) => createRow(hypothesis, () => choose(i)));
   const hint = model.kind === "nat" ? strings.natScoreHint : strings.scoreHint;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.bestTranslations }),
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
-  select(hypotheses[0]);
+  const sentence = `${model.name} ${page.sentence}`;
+  if (shownSentence !== null && shownSentence !== sentence && !page.isLinked) state.hypothesis = 0;
+  shownSentence = sentence;
+  state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
+  select(hypotheses[state.hypothesis]);
 }
 
 /** Show the translation of all sentences of the text. */
