@@ -1,6 +1,6 @@
 // A sentence and its translation as tokens; pointing at a token colours the tokens it is aligned with.
 
-import { colourOf, needsLightText } from "./colours.js";
+import { colourOf, textColourOn } from "./colours.js";
 
 /**
  * Source tokens above target tokens. Calls `onPoint` with {row} of a target or {column} of a source token, or null.
@@ -36,7 +36,7 @@ export class SentencePair {
       const weight = map.values[byRow ? point.row * map.columns + index : index * map.columns + point.column];
       const share = Math.min(1, Math.max(0, weight));
       token.style.backgroundColor = colourOf(scale, share);
-      token.style.color = needsLightText(scale, share) ? "#fff" : "#111";
+      token.style.color = textColourOn(scale, share);
     });
   }
 

@@ -68,7 +68,8 @@ function createSteps(packet, page) {
   const buttons = create("div", { class: "steps", role: "group", "aria-label": strings.steps });
   const table = createTable(packet, strings);
   const outputs = createOutputs(packet, strings);
-  const go = (step) => {
+  const scroll = create("div", { class: "scroll" }, table);
+  const go = (step, follow = true) => {
     state.step = Math.min(STEPS.length - 1, Math.max(0, step));
     [...buttons.children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === state.step)));
     for (const part of [...table.querySelectorAll("[data-step]"), ...outputs.children]) {
@@ -76,6 +77,7 @@ function createSteps(packet, page) {
     }
     formula.textContent = formulaOfStep(STEPS[state.step], packet, strings);
     page.saveView({ replace: true });
+    if (follow) scrollToStep(scroll, outputs);
   };
   STEPS.forEach((name, i) => buttons.append(createButton(`${i + 1} ${strings.stepNames[name]}`, () => go(i))));
   buttons.addEventListener("keydown", (event) => {
@@ -84,8 +86,16 @@ function createSteps(packet, page) {
     go(state.step + move);
     buttons.children[state.step].focus();
   });
-  go(state.step);
-  return [buttons, formula, create("div", { class: "scroll" }, table), outputs];
+  go(state.step, false);
+  return [buttons, formula, scroll, outputs];
+}
+
+/** Scroll to the column or the output that the current step has added. */
+function scrollToStep(scroll, outputs) {
+  const output = [...outputs.children].find((part) => Number(part.dataset.step) === state.step);
+  const column = scroll.querySelector(`th[data-step="${state.step}"]`);
+  if (column) scroll.scrollLeft = Math.max(0, column.offsetLeft + column.offsetWidth - scroll.clientWidth);
+  if (output && output.getBoundingClientRect().bottom > innerHeight) output.scrollIntoView({ block: "nearest" });
 }
 
 /** Create a table with a row for each key: its vector, product with the query, score, weight and value. */

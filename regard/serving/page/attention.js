@@ -186,7 +186,10 @@ class AttentionSection {
     };
     const remove = () => {
       state.comparisons.splice(state.comparisons.indexOf(comparison), 1);
-      this.redraw(); // in the larger space
+      container.remove();
+      this.element.classList.toggle("comparing", state.comparisons.length > 0);
+      page.saveView();
+      this.drawSelected().catch((error) => page.showError(error)); // in the larger space
     };
     const supported = page.models.filter(({ sections }) => sections.includes("attention")).map(({ name }) => [name, name]);
     const removeButton = createButton("✕", remove, { "aria-label": strings.remove });

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
-from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
+from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
 from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
 from regard.inspection.words import continues_word
@@ -59,8 +60,8 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
     for name, module_record in record.records.items():
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
-        arrays[name] = _shrink(maps).numpy(), "u1"
-        modules.append(_attention_module(name, weights_HTS.numpy()))
+        arrays[name] = shrink_maps(maps).numpy(), "u1"
+        modules.append(attention_module(name, *parse_attention_name(name), weights_HTS.numpy()))
     return pack({"labels": record.labels, "views": modules}, arrays)
 
 
@@ -108,10 +109,22 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query}; the queries are 0 to {len(rows) - 1}")
     seen = record.records[name]
-    q_D, k_SD, v_SD = seen.q[0, head, query].double(), seen.k[0, head].double(), seen.v[0, head].double()
-    heads_HD = seen.context[0, :, query]
-    scores_S, weights_S = seen.scores[0, head, query], seen.weights[0, head, query]
-    tensors = {
+    tensors = {quantity: getattr(seen, quantity)[0] for quantity in QUANTITIES}
+    return arithmetic_packet(attention, tensors, head, query, rows, columns)
+
+
+def arithmetic_packet(
+    attention: Attention, tensors: dict[Quantity, Tensor], head: int, query: int, rows: list[str], columns: list[str]
+) -> bytes:
+    """Return a packet with all intermediate results of one query of one head; see `view_arithmetic`.
+
+    Args:
+        tensors: recorded quantities of all heads without the batch dimension, such as q of (H, T, D).
+    """
+    q_D, k_SD, v_SD = tensors["q"][head, query].double(), tensors["k"][head].double(), tensors["v"][head].double()
+    heads_HD = tensors["context"][:, query]
+    scores_S, weights_S = tensors["scores"][head, query], tensors["weights"][head, query]
+    results = {
         "q": q_D,
         "k": k_SD,
         "v": v_SD,
@@ -127,7 +140,7 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
         "scale": score_scale(attention),
         "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
     }
-    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in tensors.items()})
+    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in results.items()})
 
 
 def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
@@ -176,11 +189,10 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
     }
 
 
-def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
+def attention_module(name: str, group: str, layer: int, weights_HTS: Array) -> dict[str, Any]:
     """Describe an attention module for the page; entropy and distance are None where they are undefined."""
-    group, layer = parse_attention_name(name)
     is_distribution = not (weights_HTS < 0).any()
-    has_distance = is_distribution and group != "cross"
+    has_distance = is_distribution and group in ("encoder", "decoder")
     return {
         "name": name,
         "group": group,
@@ -191,7 +203,7 @@ def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
     }
 
 
-def _shrink(maps: Tensor) -> Tensor:
+def shrink_maps(maps: Tensor) -> Tensor:
     """Reduce maps to the size of a thumbnail by max pooling."""
     rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
