@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reports import (
     attention,
+    attribution,
     configurations,
     croco,
     decoding,
@@ -73,6 +74,7 @@ PAGES: dict[str, dict[str, Writer]] = {
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
     },
+    "docs/guides/explaining.md": {"attribution": of("attribution", attribution.write_alignment, otherwise="")},
     "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
     "docs/settings.md": {"settings": settings.write_translation},
     "docs/images.md": {

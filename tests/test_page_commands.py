@@ -63,6 +63,8 @@ TRANSLATORS = {
     "export": "en-de",
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
+    "guides/confidence": "demo",
+    "guides/explaining": "demo",
     "guides/moving": "",
     "guides/scaling-out": "",
     "images": "",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from regard.decoding.config import DecodingSettings
+    from regard.inspection.explain.explanation import Explanation
 
 INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "text": "one sentence, in quotes"}
 
@@ -44,6 +45,19 @@ def look(
     split: Annotated[
         bool, typer.Option("--split/--no-split", help="split a text into sentences, or show it as one sequence")
     ] = True,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD", help="explain a word of the translation: the word, a position counted from 1, END, or all"
+        ),
+    ] = None,
+    contrast: Annotated[
+        str | None, typer.Option("--not", metavar="WORD", help="with --why: explain why it is not this word")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="SENTENCE", help="with --why: find the states that differ from this sentence's"),
+    ] = None,
     beam: Beam = None,
     iterations: Iterations = None,
     search: SearchOverrides = None,
@@ -67,6 +81,10 @@ def look(
         raise UserError(f"--patch is for image models; {run} is not one")
     if is_image and (sentence is not None or not split):
         raise UserError(f"--sentence and --no-split are for translators; {run} is not one")
+    if why is None and (contrast, against) != (None, None):
+        raise UserError("--not and --against belong to a word of the translation; name it with --why WORD")
+    if why is not None and is_image:
+        raise UserError(f"--why is for translators; {run} is not one")
     if is_image:
         if out.suffix.lower() != ".png":
             raise UserError(f"{out}: attention over images is written as .png; choose a name that ends in .png")
@@ -78,7 +96,8 @@ def look(
             picture.save(temporary, "png")
     else:
         text = _choose_sentence(inputs[0], split, sentence)
-        result = _draw_translation(run, text, device, only, settings, out)
+        question = None if why is None else (why, contrast, against)
+        result = _draw_translation(run, text, device, only, settings, out, question)
     typer.echo(result)
     typer.echo(out)
 
@@ -99,9 +118,15 @@ def _choose_sentence(text: str, split: bool, number: int | None) -> str:
 
 
 def _draw_translation(
-    run: Path, sentence: str, device: str, names: list[str] | None, settings: DecodingSettings, out: Path
+    run: Path,
+    sentence: str,
+    device: str,
+    names: list[str] | None,
+    settings: DecodingSettings,
+    out: Path,
+    question: tuple[str, str | None, str | None] | None,
 ) -> str:
-    """Translate a sentence, save the attention over it, and return the translation."""
+    """Translate a sentence, save the attention over it, and return the translation with the explanations of words."""
     from regard.inspection.output import save_scene
     from regard.inspection.translation import translation_scene
     from regard.pipelines.translator import Translator
@@ -111,10 +136,15 @@ def _draw_translation(
     parts = run.resolve().parts
     name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]
     scene = translation_scene(translator, sentence, names, settings, f"{name} · {' → '.join(translator.languages)}")
+    explanations: list[Explanation] = []
+    if question is not None:
+        from regard.inspection.explain.explanation import explain_words
+
+        explanations = explain_words(translator, sentence, *question, settings=settings)
     save_scene(scene, out)
     if scene.warning:
         typer.echo(f"regard: {scene.warning}", err=True)
-    return scene.translation
+    return "\n".join([scene.translation, *map(str, explanations)])
 
 
 def _draw_image(

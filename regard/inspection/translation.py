@@ -62,7 +62,7 @@ def record_translation(
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
             labels = _hypothesis_labels(best)
             return TranslationRecord(labels, records, _hypothesis_pieces(best))
-        _check_target(translator, target)
+        check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
@@ -151,7 +151,8 @@ def _autoregressive_pieces(source: Sequence[str], target: Sequence[str]) -> dict
     }
 
 
-def _check_target(translator: Any, target: Sequence[int]) -> None:
+def check_target(translator: Any, target: Sequence[int]) -> None:
+    """Raise a `UserError` if the tokens of a translation are unknown to the model or too many for it."""
     config, vocabulary = translator.model.config, translator.vocabularies.target
     if not all(0 <= token < len(vocabulary) for token in target):
         raise UserError(f"target: token ids of this model go from 0 to {len(vocabulary) - 1}")

@@ -32,7 +32,7 @@ PACKET_RESPONSE: dict[str, Any] = {
 }
 LEAST_PROBABILITY = 0.001
 """Probability of the language of a model below which a text is reported to be in another language."""
-SECTIONS = {"translation": "translate", "map": "attention"}
+SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview"}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -112,6 +112,26 @@ async def positions(request: Request, body: page_schemas.PositionsRequest, servi
     return _packet(
         await _inspect(service, request, "positions", body.model, body.model_dump(include={"length", "compare"}))
     )
+
+
+@inspect_router.post("/overview", **PACKET_RESPONSE)
+async def overview(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
+    """Return the vectors of a translation between all sublayers of the model."""
+    return _packet(await _inspect_text(service, request, "overview", body))
+
+
+@inspect_router.post("/image_overview", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_overview(request: Request, service: ServiceDependency) -> Response:
+    """Return the vectors of the patches of an image, or of two views, between all sublayers of the model."""
+    fields, images = await read_images(request, schemas.ImageRequest)
+    service.check_request(request, fields.api_key)
+    model = service.models.find(fields.model, "overview")
+    count = 2 if model.supports("views") else 1
+    if len(images) != count:
+        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
+    item = {"images": images, "pixels": service.limits.image_pixels}
+    size = sum(await service.measure_images(images))
+    return _packet(await _inspect(service, request, "image_overview", model.name, item, size))
 
 
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)

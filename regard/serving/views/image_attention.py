@@ -17,7 +17,7 @@ from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
 from regard.serving.views.images import classify_pixels
 from regard.serving.views.packet import Arrays, pack
-from regard.serving.views.text import arithmetic_packet, attention_module, shrink_maps
+from regard.serving.views.text import arithmetic_packet, attention_module, shrink
 
 PADDING = "·"
 """Label of a token that only fills an incomplete window."""
@@ -37,7 +37,7 @@ def view_image_attention(classifier: Classifier, request: dict[str, Any]) -> byt
         window, _ = locate_window(classifier, name, pixels, request["patch"])
         weights_HTT = record.weights[window].float().cpu()
         maps = torch.cat([weights_HTT, weights_HTT.mean(0, keepdim=True)])
-        arrays[name] = shrink_maps(maps).numpy(), "u1"
+        arrays[name] = shrink(maps).numpy(), "u1"
         modules.append(attention_module(name, "patches", layer, weights_HTT.numpy()))
     return pack({"views": modules, "labels": {}}, arrays)
 
@@ -57,6 +57,7 @@ def view_image_map(classifier: Classifier, request: dict[str, Any]) -> bytes:
     return pack(content, {"map": (chosen.cpu().numpy(), "u2")})
 
 
+@torch.no_grad()
 def view_image_arithmetic(classifier: Classifier, request: dict[str, Any]) -> bytes:
     """Return a packet with all intermediate results of one query of one head; see `arithmetic_packet`."""
     name, head, query = request["name"], request["head"], request["query"]

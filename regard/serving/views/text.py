@@ -60,7 +60,7 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
     for name, module_record in record.records.items():
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
-        arrays[name] = shrink_maps(maps).numpy(), "u1"
+        arrays[name] = shrink(maps).numpy(), "u1"
         modules.append(attention_module(name, *parse_attention_name(name), weights_HTS.numpy()))
     return pack({"labels": record.labels, "views": modules}, arrays)
 
@@ -203,7 +203,7 @@ def attention_module(name: str, group: str, layer: int, weights_HTS: Array) -> d
     }
 
 
-def shrink_maps(maps: Tensor) -> Tensor:
+def shrink(maps: Tensor) -> Tensor:
     """Reduce maps to the size of a thumbnail by max pooling."""
     rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps

@@ -19,12 +19,16 @@ from regard.data.text.readers import read_lines
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.errors import UserError
+from regard.evaluation.calibration import MIN_SENTENCES, calibrate
 from regard.evaluation.metrics import bleu, check_tokenisation, chrf
 from regard.layers import Model
 from regard.models.folder import unique_tensors
 from regard.models.transformer import Transformer
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.ops.linear import use_prepacked
+from regard.pipelines.confidence import FILE as CONFIDENCE
+from regard.pipelines.confidence import Calibration
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import prefetch
 from regard.training.memory import build_model, describe_model
@@ -251,6 +255,7 @@ class TranslationTask(Task[TextBatch]):
             raise DivergedError(loss)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
+        calibration: Calibration | None = None
         pairs = self.valid[: self.recipe.training.valid_sentences]
         if pairs:
             translator = self._validated_translator(model)
@@ -263,11 +268,20 @@ class TranslationTask(Task[TextBatch]):
             scores["chrf"] = chrf(translations, references).value
             shown = sample_indices(self.recipe.training.samples, len(pairs))
             samples = [Sample(*pairs[i], translations[i]) for i in shown]
+            if len(pairs) >= MIN_SENTENCES:
+                calibration = self._calibrate([best[0] for best in hypotheses], references)
         monitor = self.recipe.training.monitor
         if monitor == "auto":
             monitor = "bleu" if pairs else "loss"
         scores["score"] = -loss if monitor == "loss" else scores[monitor]
-        return Validation(scores, samples)
+        if calibration is None:
+            return Validation(scores, samples)
+        details = {"confidence": calibration.error.model_dump(mode="json")}
+        return Validation(scores, samples, details, {CONFIDENCE: calibration.model_dump(mode="json")})
+
+    def _calibrate(self, hypotheses: list[Hypothesis], references: list[str]) -> Calibration:
+        tokens = self.translator.vocabularies.target.encode_batch(references)
+        return calibrate(hypotheses, tokens, references)
 
     def _validation_loss(self, model: nn.Module) -> float:
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), np.random.default_rng(0))

@@ -1,0 +1,181 @@
+"""Activation patching between two sentences: which state carries the difference between their translations.
+
+Shapes: L layers, N positions, W width, B rows.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UserError
+from regard.inspection.explain.lens import label_tokens, record_states
+from regard.inspection.explain.scoring import WordScore, evaluation_mode
+from regard.inspection.explain.words import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
+from regard.inspection.scene import readable_labels
+from regard.inspection.translation import check_not_blank
+from regard.models.transformer import Transformer
+
+Floats = npt.NDArray[np.floating]
+SMALLEST_DIFFERENCE = 0.1
+"""Difference of the two scores, in nats, below which there is nothing to restore."""
+
+
+@dataclass(frozen=True)
+class PatchingMap:
+    """How much of the difference between two sentences each state restores; layer 0 is the embedding.
+
+    The score is the difference of the log-probabilities of the two words after the same prefix. A share of 0 is the
+    score of the other sentence, 1 that of the sentence.
+
+    Attributes:
+        word, contrast: The word of the translation, and the word that the other sentence makes more probable.
+        source, other_source: Tokens of both sentences, with END.
+        prefix: Tokens before the word, with BOS.
+        score, other_score: Score of the word given each sentence.
+        encoder: Share that the encoder state of one position restores, (L + 1, source tokens).
+        decoder: Share that the decoder state of one position restores, (L + 1, prefix tokens).
+    """
+
+    word: str
+    contrast: str
+    source: list[str]
+    other_source: list[str]
+    prefix: list[str]
+    score: float
+    other_score: float
+    encoder: Floats
+    decoder: Floats
+
+    def __str__(self) -> str:
+        """Return both maps as tables of percentages."""
+        lines = [
+            f"{self.word} rather than {self.contrast}: {self.score:+.3f} for this sentence, {self.other_score:+.3f} "
+            f"for the other; share of the difference that one state restores"
+        ]
+        for stack, labels, shares in (("encoder", self.source, self.encoder), ("decoder", self.prefix, self.decoder)):
+            lines.append(f"  {stack}  {'  '.join(labels)}")
+            lines += [f"    {layer}  {'  '.join(f'{share:4.0%}' for share in row)}" for layer, row in enumerate(shares)]
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def patch_activations(
+    translator: Any,
+    sentence: str,
+    other: str,
+    word: str | int,
+    contrast: str | None = None,
+    target: Tokens | None = None,
+) -> PatchingMap:
+    """Copy single states of a sentence into the run of another one, and measure which restore a word.
+
+    Args:
+        translator: A `Translator` with one autoregressive model.
+        sentence: The sentence that is translated.
+        other: A sentence with as many tokens that differs in a few of them.
+        word: Text that occurs in the translation of `sentence`, END, or the position of a token, counted from 1.
+        contrast: The word to compare with. Defaults to the token that `other` makes most probable in its place.
+        target: Token ids of the translation, without END. Defaults to the best translation of the model.
+
+    Raises:
+        UserError: The sentences have different numbers of tokens, or do not differ in the word.
+    """
+    model = check_explainable(translator)
+    check_not_blank(other)
+    chosen = choose_word(translator, sentence, word, target)
+    other_word = _replace_source(translator, chosen, other)
+    if contrast is None:
+        pieces, label = _most_probable(translator, model, other_word)
+    else:
+        pieces, label = choose_alternative(translator, chosen, contrast)
+    clean, corrupted = (WordScore(model, one, pieces) for one in (chosen, other_word))
+    with evaluation_mode(model):
+        x, y = clean.embed(), corrupted.embed()
+        with record_states(model) as states:
+            score = float(clean(x[None]))
+        other_score = float(corrupted(y[None]))
+        if abs(score - other_score) < SMALLEST_DIFFERENCE:
+            raise UserError(
+                f"both sentences prefer {chosen.label} to {label} alike; choose a word whose translation differs"
+            )
+        # The first pass is that of the word; a pass for the contrast follows.
+        encoder_states = states.encoder[1 : len(model.encoder) + 1]
+        decoder_states = states.decoder[1 : len(model.decoder) + 1]
+        S, P = len(chosen.source), len(chosen.prefix)
+        rows = y.repeat(S, 1, 1)
+        rows[range(S), range(S)] = x[:S]
+        encoder = [_values(corrupted, rows), *_patch(model.encoder, encoder_states, corrupted, y, S)]
+        # Both runs read the same prefix, so its embeddings restore nothing.
+        decoder = [np.full(P, other_score), *_patch(model.decoder, decoder_states, corrupted, y, P)]
+    eos, vocabularies = model.config.eos, translator.vocabularies
+    return PatchingMap(
+        word=chosen.label,
+        contrast=label,
+        source=label_tokens(vocabularies.source, chosen.source, eos),
+        other_source=label_tokens(vocabularies.source, other_word.source, eos),
+        prefix=["BOS", *readable_labels(vocabularies.target.tokens(chosen.prefix[1:]))],
+        score=score,
+        other_score=other_score,
+        encoder=(np.stack(encoder) - other_score) / (score - other_score),
+        decoder=(np.stack(decoder) - other_score) / (score - other_score),
+    )
+
+
+def _replace_source(translator: Any, word: TargetWord, other: str) -> TargetWord:
+    """Return the word after the same prefix, given another sentence."""
+    source = (*translator.vocabularies.source.encode(other), translator.model.config.eos)
+    if len(source) != len(word.source):
+        raise UserError(
+            f"{word.sentence!r} has {len(word.source) - 1} tokens and {other!r} has {len(source) - 1}; states are "
+            f"copied position by position, so give a sentence with as many tokens"
+        )
+    if source == word.source:
+        raise UserError("both sentences are the same; give one that differs in a word")
+    return TargetWord(other, source, word.prefix, word.pieces, word.label, word.start, word.target)
+
+
+def _most_probable(translator: Any, model: Transformer, word: TargetWord) -> tuple[tuple[int, ...], str]:
+    """Return the most probable next token other than the first piece of the word."""
+    device = model.target_embedding.weight.device
+    with evaluation_mode(model):
+        logits = model(torch.tensor([word.source], device=device), torch.tensor([word.prefix], device=device))[0, -1]
+    logits[word.pieces[0]] = -torch.inf
+    token = int(logits.argmax())
+    return (token,), label_tokens(translator.vocabularies.target, [token], model.config.eos)[0]
+
+
+def _patch(
+    modules: Iterable[nn.Module], states: Sequence[Tensor], score: WordScore, x: Tensor, positions: int
+) -> Iterator[Floats]:
+    """Yield, for each module, the score with its output replaced at each of the first positions."""
+    for module, state in zip(modules, states, strict=True):
+        with _replace_one_position_per_row(module, state):
+            yield _values(score, x.expand(positions, -1, -1))
+
+
+def _values(score: WordScore, x_BNW: Tensor) -> Floats:
+    values: Floats = score(x_BNW).double().cpu().numpy()
+    return values
+
+
+@contextmanager
+def _replace_one_position_per_row(module: nn.Module, state: Tensor) -> Iterator[None]:
+    """Replaces, within the block, position i of the module's output by that of `state`, (1, N, W), in row i."""
+
+    def replace(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        patched = output.clone()
+        rows = torch.arange(len(output), device=output.device)
+        patched[rows, rows] = state[0, rows]
+        return patched
+
+    handle = module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()

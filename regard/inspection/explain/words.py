@@ -1,0 +1,170 @@
+"""Choose the word of a translation to explain, and join the tokens of words.
+
+A word is a group of tokens: all pieces of a word of a language with spaces, and single tokens otherwise. Punctuation is
+a word of its own.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import UserError
+from regard.inspection.scene import readable_labels, replace_unprintable
+from regard.inspection.translation import check_not_blank, check_target
+from regard.models.transformer import Transformer
+
+END = "END"
+SPACE_MARK = "▁"
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+"""Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class WordGroups:
+    """The words of a token sequence.
+
+    Attributes:
+        labels: Text of each word.
+        tokens: Indices of the tokens of each word.
+    """
+
+    labels: list[str]
+    tokens: list[list[int]]
+
+
+@dataclass(frozen=True)
+class TargetWord:
+    """A word of a translation, and the tokens that the model has read before it predicts this word.
+
+    Attributes:
+        sentence: The sentence that is translated.
+        source: Its token ids, with END.
+        prefix: Token ids of the translation before the word, with BOS.
+        pieces: Token ids of the word; several if the word has several pieces.
+        label: Text of the word.
+        start: Index of its first token in the translation.
+        target: Token ids of the whole translation, without END.
+    """
+
+    sentence: str
+    source: tuple[int, ...]
+    prefix: tuple[int, ...]
+    pieces: tuple[int, ...]
+    label: str
+    start: int
+    target: tuple[int, ...]
+
+
+def check_explainable(translator: Any) -> Transformer:
+    """Return the model of a translator, or raise a `UserError` if its words cannot be explained."""
+    model = translator.model
+    if not isinstance(model, Transformer):
+        raise UserError("a non-autoregressive model predicts all words in parallel; explain an autoregressive model")
+    if len(translator.models) > 1:
+        raise UserError("an ensemble has several embeddings; explain one of its models at a time")
+    if model.target_embedding.weight.is_meta:
+        raise UserError("CTranslate2 does not return gradients or states; use the engine regard")
+    return model
+
+
+def translate_tokens(translator: Any, sentence: str, settings: Any = None) -> list[int]:
+    """Return the tokens of the best translation of a sentence, without END."""
+    check_not_blank(sentence)
+    tokens: list[int] = translator.hypotheses([sentence], settings, split=False)[0][0].tokens
+    return tokens
+
+
+def choose_word(translator: Any, sentence: str, word: str | int, target: Tokens | None = None) -> TargetWord:
+    """Find a word of a translation.
+
+    Args:
+        translator: A `Translator` with one autoregressive model.
+        sentence: The sentence that is translated.
+        word: Text that occurs in the translation, END, or the position of a token, counted from 1.
+        target: Token ids of the translation, without END. Defaults to the best translation of the model.
+
+    Raises:
+        UserError: The word does not occur in the translation, or the model cannot be explained.
+    """
+    config = check_explainable(translator).config
+    check_not_blank(sentence)
+    target = list(translate_tokens(translator, sentence) if target is None else target)
+    check_target(translator, target)
+    start, stop = _find(translator.vocabularies.target, target, word)
+    pieces = tuple(target[start:stop]) or (config.eos,)
+    source = (*translator.vocabularies.source.encode(sentence), config.eos)
+    label = _text_of(translator.vocabularies.target, pieces, config.eos)
+    return TargetWord(sentence, source, (config.bos, *target[:start]), pieces, label, start, tuple(target))
+
+
+def choose_alternative(translator: Any, word: TargetWord, alternative: str) -> tuple[tuple[int, ...], str]:
+    """Return the tokens of another word in the same position, and its text.
+
+    Raises:
+        UserError: The alternative is empty, or it is the word itself.
+    """
+    eos = check_explainable(translator).config.eos
+    vocabulary = translator.vocabularies.target
+    if alternative == END:
+        pieces: tuple[int, ...] = (eos,)
+    else:
+        prefix = list(word.prefix[1:])
+        before = vocabulary.decode(prefix)
+        spaced = before and vocabulary.tokens(word.pieces)[0].startswith(SPACE_MARK)
+        text = f" {alternative.strip()}" if spaced else alternative.strip()
+        whole = vocabulary.encode(before + text)
+        # Merges across the boundary would change the tokens of the prefix.
+        pieces = tuple(whole[len(prefix) :] if whole[: len(prefix)] == prefix else vocabulary.encode_continuation(text))
+    if not pieces:
+        raise UserError(f"{alternative!r} has no tokens; give a word to compare {word.label} with")
+    if pieces == word.pieces:
+        raise UserError(f"{alternative} is the word itself; give another word to compare it with")
+    return pieces, _text_of(vocabulary, pieces, eos)
+
+
+def group_words(vocabulary: Any, tokens: Tokens) -> WordGroups:
+    """Join the tokens of words.
+
+    Args:
+        vocabulary: Tokenizer of the tokens.
+        tokens: Token ids, without special tokens.
+    """
+    text, spans = vocabulary.decode(tokens), vocabulary.char_spans(tokens)
+    names = readable_labels(vocabulary.tokens(tokens))
+    words = [match.span() for match in WORD.finditer(text)]
+    groups: dict[object, list[int]] = {}
+    for index, (start, stop) in enumerate(spans):
+        stop = max(stop, start + 1)
+        stop += text[start:stop].isspace()  # a space belongs to the word after it
+        word = next((span for span in words if span[0] < stop and span[1] > start), None)
+        if word is not None and UNSPACED.search(text[start:stop]):
+            word = (start, stop)  # all byte tokens of a character have its span
+        groups.setdefault(index if word is None else word, []).append(index)
+    labels = [
+        text[key[0] : key[1]].strip() if isinstance(key, tuple) else names[group[0]] for key, group in groups.items()
+    ]
+    return WordGroups([replace_unprintable(label) for label in labels], list(groups.values()))
+
+
+def _find(vocabulary: Any, target: Tokens, word: str | int) -> tuple[int, int]:
+    """Return the first token of a word, and the token after it; both are the number of tokens for END."""
+    text = vocabulary.decode(target)
+    wanted = str(word).strip()
+    if wanted == END:
+        return len(target), len(target)
+    at = text.find(wanted) if wanted and not isinstance(word, int) else -1
+    if at >= 0:
+        spans = vocabulary.char_spans(target)
+        inside = [i for i, (begin, end) in enumerate(spans) if begin < at + len(wanted) and end > at]
+        return inside[0], inside[-1] + 1
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(target) + 1:
+        return int(wanted) - 1, min(int(wanted), len(target))
+    labels = " ".join(f"{i}:{label}" for i, label in enumerate([*readable_labels(vocabulary.tokens(target)), END], 1))
+    raise UserError(f"{wanted!r} is not in the translation {text!r}; give one of its words or positions: {labels}")
+
+
+def _text_of(vocabulary: Any, pieces: Tokens, eos: int) -> str:
+    return END if list(pieces) == [eos] else "".join(readable_labels(vocabulary.tokens(pieces)))
