@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, ImageRequest, ModelName, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -141,8 +141,8 @@ class ImageChangeRequest(ImageRequest):
 class ImageChangeResponse(BaseModel):
     """Classes and probabilities before and after the change, and the number of heads of each attention module."""
 
-    original: list[tuple[str, float]]
-    changed: list[tuple[str, float]]
+    original: list[ApiClass]
+    changed: list[ApiClass]
     heads: dict[str, int]
 
 

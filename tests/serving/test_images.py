@@ -180,7 +180,7 @@ def test_switching_off_heads_changes_the_classes(client: TestClient, image_run: 
     heads = post_image(client, "image_change", file).json()["heads"]
     factors = {name: dict.fromkeys(range(count), 0) for name, count in heads.items()}
     result = post_image(client, "image_change", file, factors=json.dumps(factors)).json()
-    assert dict(result["original"]) == pytest.approx(dict(Classifier.load(image_run)(file)), abs=1e-3)
+    check_classes({"classes": result["original"]}, Classifier.load(image_run)(file))
     assert result["changed"] != result["original"]
     assert post_image(client, "image_change", file, factors="{").status_code == 400
 

@@ -73,11 +73,12 @@ def view_image_change(classifier: Classifier, request: dict[str, Any]) -> dict[s
     """Return the classes with head outputs scaled by `factors` and attention scores by `sharpness`."""
     pixels = open_image(classifier, request)
     model = classifier.model
-    original = classify_pixels(classifier, pixels)
+    rankings = {"original": classify_pixels(classifier, pixels)}
     with scale_heads(model, request["factors"]), scale_scores(model, request["sharpness"]):
-        changed = classify_pixels(classifier, pixels)
+        rankings["changed"] = classify_pixels(classifier, pixels)
+    classes = {key: [{"name": name, "probability": p} for name, p in ranking] for key, ranking in rankings.items()}
     heads = {name: attention.heads for name, attention in find_attentions(model).items()}
-    return {"original": original, "changed": changed, "heads": heads}
+    return classes | {"heads": heads}
 
 
 def open_image(classifier: Classifier, request: dict[str, Any]) -> Pixels:
