@@ -60,14 +60,15 @@ def record_translation(
     with probe(translator.model, names, record=record) as records:
         if is_nat or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
-            labels = _hypothesis_labels(best)
-            return TranslationRecord(labels, records, _hypothesis_pieces(best))
+            labels = _hypothesis_labels(translator, best)
+            return TranslationRecord(labels, records, _hypothesis_pieces(best, labels))
         check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
-    tokens = vocabularies.source.tokens(source), vocabularies.target.tokens(target)
-    return TranslationRecord(_autoregressive_labels(*tokens), records, _autoregressive_pieces(*tokens))
+    source_tokens, target_tokens = vocabularies.source.tokens(source), vocabularies.target.tokens(target)
+    labels = _autoregressive_labels(source_labels(translator, source_tokens), target_tokens)
+    return TranslationRecord(labels, records, _autoregressive_pieces(source_tokens, target_tokens, labels))
 
 
 def translation_scene(
@@ -83,7 +84,7 @@ def translation_scene(
     is_nat = isinstance(translator.model, NATransformer)
     with probe(translator.model, names) as records:
         best = translator.hypotheses([sentence], settings, alignments=True, snapshots=is_nat, split=False)[0][0]
-    labels = _hypothesis_labels(best)
+    labels = _hypothesis_labels(translator, best)
     return Scene(
         source=sentence,
         translation=best.text,
@@ -109,15 +110,22 @@ def parse_attention_name(name: str) -> tuple[Group, int]:
     return group, int(layer)
 
 
-def _hypothesis_labels(hypothesis: Any) -> Labels:
+def source_labels(translator: Any, subwords: Sequence[str]) -> list[str]:
+    """Return the labels of the source tokens on the axes of attention maps, END included if the model receives it."""
+    end = translator.model.config.source_length(subwords) - len(subwords)
+    return [*readable_labels(subwords), *["END"] * end]
+
+
+def _hypothesis_labels(translator: Any, hypothesis: Any) -> Labels:
     """Return the labels of the tokens on every axis of the attention maps."""
+    source = source_labels(translator, hypothesis.source_subwords)
     if not hypothesis.iterations:
-        return _autoregressive_labels(hypothesis.source_subwords, hypothesis.subwords)
+        return _autoregressive_labels(source, hypothesis.subwords)
     # The NAT target may have more positions than the translation has tokens.
     last = hypothesis.iterations[-1]
     output = readable_labels(last.subwords)
     return {
-        "source": [*readable_labels(hypothesis.source_subwords), "END"],
+        "source": source,
         "translation": readable_labels(hypothesis.labels),
         "decoder_output": output,
         "decoder_input": ["MASK" if updated else label for label, updated in zip(output, last.updated, strict=True)],
@@ -127,28 +135,33 @@ def _hypothesis_labels(hypothesis: Any) -> Labels:
 def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labels:
     labels = readable_labels(target)
     return {
-        "source": [*readable_labels(source), "END"],
+        "source": list(source),
         "translation": [*labels, "END"],
         "decoder_output": [*labels, "END"],
         "decoder_input": ["BOS", *labels],
     }
 
 
-def _hypothesis_pieces(hypothesis: Any) -> dict[str, list[bool]]:
+def _hypothesis_pieces(hypothesis: Any, labels: Labels) -> dict[str, list[bool]]:
     if not hypothesis.iterations:
-        return _autoregressive_pieces(hypothesis.source_subwords, hypothesis.subwords)
+        return _autoregressive_pieces(hypothesis.source_subwords, hypothesis.subwords, labels)
     output = continues_word(hypothesis.iterations[-1].subwords)
-    source = [*continues_word(hypothesis.source_subwords), False]
+    source = mark_pieces(hypothesis.source_subwords, labels["source"])
     return {"source": source, "decoder_output": output, "decoder_input": output}
 
 
-def _autoregressive_pieces(source: Sequence[str], target: Sequence[str]) -> dict[str, list[bool]]:
-    pieces = continues_word(target)
+def _autoregressive_pieces(source: Sequence[str], target: Sequence[str], labels: Labels) -> dict[str, list[bool]]:
+    output = mark_pieces(target, labels["decoder_output"])
     return {
-        "source": [*continues_word(source), False],
-        "decoder_output": [*pieces, False],
-        "decoder_input": [False, *pieces],
+        "source": mark_pieces(source, labels["source"]),
+        "decoder_output": output,
+        "decoder_input": [False, *output[:-1]],
     }
+
+
+def mark_pieces(tokens: Sequence[str], labels: Sequence[str]) -> list[bool]:
+    """Return for each label whether its token continues a word; labels after the last token, such as END, do not."""
+    return [*continues_word(tokens), *[False] * (len(labels) - len(tokens))]
 
 
 def check_target(translator: Any, target: Sequence[int]) -> None:

@@ -18,8 +18,14 @@ from regard.inspection.interventions import scale_heads, scale_scores, score_sca
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
-from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
-from regard.inspection.words import continues_word
+from regard.inspection.translation import (
+    MAP_AXES,
+    check_not_blank,
+    mark_pieces,
+    parse_attention_name,
+    record_translation,
+    source_labels,
+)
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
@@ -38,7 +44,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
     hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
-    source = [*readable_labels(hypotheses[0].source_subwords), "END"]
+    source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
@@ -46,7 +52,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
             arrays[f"alignment{number}"] = weights, "u2"
     content = {
         "source": source,
-        "source_pieces": [*continues_word(hypotheses[0].source_subwords), False],
+        "source_pieces": mark_pieces(hypotheses[0].source_subwords, source),
         "hypotheses": [_hypothesis(one) for one in hypotheses],
     }
     return pack(content, arrays)
@@ -184,7 +190,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
-        "pieces": [*continues_word(hypothesis.subwords), False][: len(hypothesis.labels)],
+        "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
 
