@@ -3,12 +3,14 @@
 Shapes: H heads, T tokens that attend to each other: all of the image, or those of one window.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from regard.data.images.preprocessing import Pixels, decode_image
 from regard.errors import UserError
+from regard.inspection.flow import record_flow
 from regard.inspection.interventions import scale_heads, scale_scores
 from regard.inspection.patches import check_patch, patch_grid
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions, probe
@@ -59,14 +61,19 @@ def view_image_map(classifier: Classifier, request: dict[str, Any]) -> bytes:
 
 @torch.no_grad()
 def view_image_arithmetic(classifier: Classifier, request: dict[str, Any]) -> bytes:
-    """Return a packet with all intermediate results of one query of one head; see `arithmetic_packet`."""
+    """Return a packet with all intermediate results of one query of one head; see `arithmetic_packet`.
+
+    Of a model with windows, the results before and after the attention are omitted.
+    """
     name, head, query = request["name"], request["head"], request["query"]
     attention = find_attentions(classifier.model, [name])[name]
     check_heads(name, attention, [head])
-    tensors, labels = _record(classifier, request, QUANTITIES)
+    is_global = isinstance(classifier.model, ViT)
+    with record_flow(classifier.model) if is_global else nullcontext() as flow:
+        tensors, labels = _record(classifier, request, QUANTITIES)
     if not 0 <= query < len(labels):
         raise UserError(f"{name} has no query {query}; the queries are 0 to {len(labels) - 1}")
-    return arithmetic_packet(attention, tensors, head, query, labels, labels)
+    return arithmetic_packet(name, attention, tensors, head, query, (labels, labels), flow)
 
 
 def view_image_change(classifier: Classifier, request: dict[str, Any]) -> dict[str, Any]:

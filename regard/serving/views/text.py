@@ -4,7 +4,7 @@ Shapes: H heads, T queries, S keys, D head width, W model width.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
+from regard.inspection.flow import Flow, Sublayer, record_flow
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
@@ -32,6 +33,7 @@ from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
+INPUT_FEATURES = 3
 THUMBNAIL_SIZE = 52
 """Maximum number of rows and columns of a small attention map: its size on the page in pixels."""
 
@@ -103,29 +105,39 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     """Return a packet with all intermediate results of one query of one head.
 
     The arrays are `q` (D), `k` and `v` (S, D), `products` q·k (S), `scores` after scaling and masking (S), `weights`
-    (S), `heads`, the output of each head (H, D), and `output`, that of the output projection (W).
+    (S), `heads`, the output of each head (H, D), and `output`, that of the output projection (W); and what precedes
+    and follows the attention in its block, see `_block_arithmetic`.
     """
     name, head, query = request["name"], request["head"], request["query"]
     attention = find_attentions(translator.model, [name])[name]
     check_heads(name, attention, [head])
     text, target = request["text"], request["target"]
-    record = record_translation(translator, text, target, settings, [name], QUANTITIES)
+    with record_flow(translator.model) as flow:
+        record = record_translation(translator, text, target, settings, [name], QUANTITIES)
     group, _ = parse_attention_name(name)
     rows, columns = (record.labels[axis] for axis in MAP_AXES[group])
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query}; the queries are 0 to {len(rows) - 1}")
     seen = record.records[name]
     tensors = {quantity: getattr(seen, quantity)[0] for quantity in QUANTITIES}
-    return arithmetic_packet(attention, tensors, head, query, rows, columns)
+    return arithmetic_packet(name, attention, tensors, head, query, (rows, columns), flow)
 
 
 def arithmetic_packet(
-    attention: Attention, tensors: dict[Quantity, Tensor], head: int, query: int, rows: list[str], columns: list[str]
+    name: str,
+    attention: Attention,
+    tensors: dict[Quantity, Tensor],
+    head: int,
+    query: int,
+    labels: tuple[list[str], list[str]],
+    flow: Flow | None,
 ) -> bytes:
     """Return a packet with all intermediate results of one query of one head; see `view_arithmetic`.
 
     Args:
         tensors: recorded quantities of all heads without the batch dimension, such as q of (H, T, D).
+        labels: labels of the queries and of the keys.
+        flow: recorded inputs and outputs of the block; None omits what precedes and follows the attention.
     """
     q_D, k_SD, v_SD = tensors["q"][head, query].double(), tensors["k"][head].double(), tensors["v"][head].double()
     heads_HD = tensors["context"][:, query]
@@ -139,14 +151,48 @@ def arithmetic_packet(
         "weights": weights_S,
         "heads": heads_HD,
         "output": attention.out(heads_HD.reshape(1, -1))[0],
+        **({} if flow is None else _block_arithmetic(flow, name, head, query)),
     }
     content = {
-        "rows": rows,
-        "columns": columns,
+        "rows": labels[0],
+        "columns": labels[1],
         "scale": score_scale(attention),
         "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
+        "rotary": attention.rotary is not None,
     }
+    if flow is not None:
+        block = flow.module(name.rpartition(".")[0])
+        content |= {"pre_norm": block.pre_norm, "activation": block.feed_forward.activation}
     return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in results.items()})
+
+
+def _block_arithmetic(flow: Flow, name: str, head: int, query: int) -> dict[str, Tensor]:
+    """Return what precedes and follows the attention of a query in its block.
+
+    `x` (W) and `y` (S, F) are the inputs of q and of k and v; `projections` (3, W) and `biases` (3) compute feature 0
+    of q, k and v of the head. `residual`, `update` and `added` (W) belong to Add & Norm, `hidden` and `transformed` to
+    the feed-forward layer of the block.
+    """
+    block, _, sublayer = name.rpartition(".")
+    module, attention = flow.module(block), flow.module(name)
+    x_TW = flow.input(name)
+    y_SW = flow.output("encoder_norm") if sublayer == "cross" else x_TW
+    rows = [part * attention.width + head * (attention.width // attention.heads) for part in range(3)]
+    bias = attention.qkv.bias
+    steps = flow.steps(block)
+    number = [step.sublayer for step in steps].index(cast(Sublayer, sublayer))
+    hidden_H = module.feed_forward.hidden(flow.input(f"{block}.feed_forward")[None, query, None])[0, 0]
+    return {
+        "x": x_TW[query],
+        "y": y_SW[:, :INPUT_FEATURES],
+        "projections": attention.qkv.weight[rows],
+        "biases": torch.zeros(3) if bias is None else bias[rows],
+        "residual": (flow.input(block) if number == 0 else steps[number - 1].output)[query],
+        "update": steps[number].update[query],
+        "added": steps[number].output[query],
+        "hidden": hidden_H,
+        "transformed": steps[-1].update[query],
+    }
 
 
 def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
