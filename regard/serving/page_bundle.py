@@ -47,9 +47,10 @@ def bundle_modules(files: Mapping[str, bytes], entry: str) -> bytes:
 def _convert(name: str, text: str) -> str:
     exports = ", ".join(_EXPORT.findall(text))
     text = _IMPORT.sub(lambda match: f"const {{{match[1].replace(' as ', ': ')}}} = $${match[2]};", text)
+    text = _COMMENTS.sub("", _EXPORT.sub("", text))
     if any(line.count("`") % 2 for line in text.splitlines()):
         raise ValueError(f"{name}.js: a template of several lines cannot be bundled; write it as several strings")
-    text = _INDENTATION.sub("", _COMMENTS.sub("", _EXPORT.sub("", text)))
+    text = _INDENTATION.sub("", text)
     if other := _OTHER.search(text):
         raise ValueError(f"{name}.js: {other[0]} cannot be bundled; write it as import {{...}} or export const")
     return f"const $${name} = (() => {{\n{text}return {{ {exports} }};\n}})();"

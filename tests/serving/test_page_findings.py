@@ -85,3 +85,43 @@ def test_phone_has_large_targets_and_scrolls_to_the_current_step(browser: Any, p
         assert column["x"] >= 0
         assert column["x"] + column["width"] <= 390
         page.check()
+
+
+# Image models
+
+
+def test_heads_arithmetic_and_changes_of_an_image_model(page: Page, painted: Path) -> None:
+    page.select_model("paint", "image")
+    page.open("attention")
+    page.page.locator(".drop-zone input").set_input_files(painted / "test" / "red" / "004.png")
+    page.page.wait_for_selector(".head-title:not(:empty)")
+    assert is_drawn(page.page, "canvas.matrix")
+    page.page.locator("canvas.matrix").focus()
+    page.page.keyboard.press("ArrowDown")
+    page.wait_until(lambda: page.text(".head-panel .readout").startswith("0,0 → 0,0: "))
+    page.open("arithmetic")
+    page.page.wait_for_selector("table.arithmetic")
+    page.page.get_by_role("button", name="softmax").click()
+    weights = page.page.locator("table.arithmetic tbody tr:not(.query) td span").all_text_contents()
+    assert sum(map(float, weights)) == pytest.approx(1, abs=5e-3)
+    page.open("change")
+    page.page.wait_for_selector("table.classes")
+    assert page.text("table.classes tbody th") == "red"
+    before = page.page.locator("table.classes").inner_text()
+    for button in page.page.locator(".head").all():
+        button.click()
+    page.wait_until(lambda: page.page.locator("table.classes").inner_text() != before)
+
+
+def test_window_of_a_patch_is_shown_for_a_model_with_windows(page: Page, painted: Path) -> None:
+    page.select_model("windows", "image")
+    page.open("attention")
+    page.page.locator(".drop-zone input").set_input_files(painted / "test" / "blue" / "004.png")
+    page.page.wait_for_selector(".head-title:not(:empty)")
+    page.click("stages.0.blocks.0.attention, head 0")
+    page.wait_until(lambda: "stages.0" in page.text(".head-title"))
+    page.page.get_by_label("Show the window of patch number").fill("7")
+    page.page.keyboard.press("Tab")
+    page.page.locator(".weights-table summary").click()
+    queries = page.page.locator(".weights-table tbody th")
+    page.wait_until(lambda: queries.all_text_contents() == ["0,6", "0,7", "1,6", "1,7"])

@@ -9,7 +9,7 @@ import { HeadPanel } from "./head_panel.js";
 import { loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
 import { isDark } from "./theme.js";
 
-const GROUPS = ["cross", "decoder", "encoder"];
+const GROUPS = ["cross", "decoder", "encoder", "patches"];
 /** The selection, kept when the section is closed. A head index equal to the number of heads means their mean; `overlaid`
  * are heads to show in colour. */
 const parameters = {
@@ -50,14 +50,16 @@ function comparisonList() {
 }
 
 async function show(container, page, signal) {
-  const section = new AttentionSection(page, signal);
+  const load = () => loadHeads(page.model.name, page.sentence, signal);
+  const section = new AttentionSection(page, signal, { section: "attention", load });
   container.append(section.element);
   await section.load();
 }
 
-class AttentionSection {
-  constructor(page, signal) {
-    Object.assign(this, { page, signal, strings: page.strings });
+/** All heads of a model; `source` is {section, load}: the section that other models must support, and the heads. */
+export class AttentionSection {
+  constructor(page, signal, source) {
+    Object.assign(this, { page, signal, source, strings: page.strings });
     this.overview = create("section", { class: "card overview" });
     this.panel = new HeadPanel(this.strings);
     this.comparisons = create("div", { class: "comparisons" });
@@ -68,7 +70,7 @@ class AttentionSection {
   }
 
   async load() {
-    const heads = await loadHeads(this.page.model.name, this.page.sentence, this.signal);
+    const heads = await this.source.load();
     if (this.signal.aborted) return;
     this.heads = heads;
     if (!heads.views.some((view) => view.name === state.name)) {
@@ -170,7 +172,7 @@ class AttentionSection {
   addComparison() {
     const { models, model } = this.page;
     const used = [model.name, ...state.comparisons.map((comparison) => comparison.model)];
-    const unused = models.find(({ name, sections }) => sections.includes("attention") && !used.includes(name));
+    const unused = models.find(({ name, sections }) => sections.includes(this.source.section) && !used.includes(name));
     const head = unused ? state.head : state.comparisons.length + 1;
     state.comparisons.push({ model: (unused ?? model).name, name: state.name, head, show: "map" });
     this.redraw();
@@ -191,7 +193,7 @@ class AttentionSection {
       page.saveView();
       this.drawSelected().catch((error) => page.showError(error)); // in the larger space
     };
-    const supported = page.models.filter(({ sections }) => sections.includes("attention")).map(({ name }) => [name, name]);
+    const supported = page.models.filter(({ sections }) => sections.includes(this.source.section)).map(({ name }) => [name, name]);
     const removeButton = createButton("✕", remove, { "aria-label": strings.remove });
     const modelSelect = createSelect(supported, model.name, (name) => change({ model: name }));
     const bar = create("div", { class: "bar controls" }, createField(strings.model, modelSelect), removeButton);
@@ -215,7 +217,7 @@ class AttentionSection {
       createField(strings.headField, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))),
       createField(strings.show, createSelect(kinds, comparison.show, (kind) => change({ show: kind }))));
     const panel = new HeadPanel(strings);
-    container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation }), panel.element);
+    container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation ?? "" }), panel.element);
     await this.showComparison(panel, heads, view, comparison);
   }
 

@@ -98,6 +98,18 @@ function createRequest({ model, sentence }) {
   return { model: model.name, text: changed ?? sentence, factors: state.factors, sharpness, search };
 }
 
+/** Return the state for another module, which shows changes of image models; initially without those of another model. */
+export function stateOfChanges(model) {
+  if (shown.model !== null && shown.model !== model.name) Object.assign(state, initialState(parameters));
+  shown = { model: model.name, sentence: null };
+  return state;
+}
+
+/** Forget all changes. */
+export function resetChanges() {
+  Object.assign(state, initialState(parameters));
+}
+
 /** Remove factors of heads that the model does not have; they may come from a link. */
 function dropUnknownHeads(heads, page) {
   for (const [name, factorsOfHeads] of Object.entries(state.factors)) {
@@ -119,7 +131,8 @@ function createTextEditor({ strings, sentence }, change) {
 
 const formatFactor = (value) => `× ${value}`;
 
-function createHeadControls(strings, reset) {
+/** Create the factor that a click on a head applies, and a button to undo all changes. */
+export function createHeadControls(strings, reset) {
   const setFactor = (factor) => {
     state.factor = factor;
   };
@@ -193,7 +206,7 @@ function sharedPositions(one, other) {
 }
 
 /** Create a button for each head. A click sets or removes its factor. */
-function createHeadTable(heads, strings, onChange) {
+export function createHeadTable(heads, strings, onChange) {
   const rows = Object.entries(heads).map(([name, count]) => {
     const buttons = Array.from({ length: count }, (_, head) => createHeadButton(name, head, strings, onChange));
     return create("div", { class: "row" }, create("span", { class: "layer name", text: name }), ...buttons);

@@ -1,19 +1,31 @@
 // Attention maps of the server: small maps of all heads, and full maps of one head or of several.
 
 import { request } from "./api.js";
+import { selectedFiles } from "./image_files.js";
 import { makeMap } from "./maps.js";
 import { arrayToMap, getTranslation } from "./translations.js";
 import { joinLabels, joinMap } from "./words.js";
 
-/** Return {model, text, target, translation, labels, views, maps}: thumbnails of all heads by attention module. */
+/**
+ * Return {model, load, translation, labels, views, maps}: thumbnails of all heads by attention module. `load(operation,
+ * fields, signal)` sends a request about the same sentence or image.
+ */
 export async function loadHeads(model, text, signal) {
   const { target, hypotheses } = await getTranslation(model, text, signal);
   return { ...(await loadTarget(model, text, target, signal)), translation: hypotheses[0].text };
 }
 
+/** Return the heads of a model that reads the selected image; `patch` selects the window of a model with windows. */
+export function loadImageHeads(model, patch, signal) {
+  const load = (operation, fields, itsSignal) =>
+    request(`inspect/image_${operation}`, imageForm(model, { patch, ...fields }), itsSignal);
+  return loadMaps({ model, patch, isImage: true, load }, signal);
+}
+
 /** Return the heads of another model, which reads the same translation if it has the same tokens. */
 export async function loadOtherHeads(heads, model, signal) {
   if (model === heads.model) return heads;
+  if (heads.isImage) return loadImageHeads(model, heads.patch, signal);
   try {
     const other = await loadTarget(model, heads.text, heads.target, signal);
     if (isEqual(other.labels, heads.labels)) return { ...other, translation: heads.translation };
@@ -23,22 +35,36 @@ export async function loadOtherHeads(heads, model, signal) {
   return loadHeads(model, heads.text, signal);
 }
 
-async function loadTarget(model, text, target, signal) {
-  const { content, arrays } = await request("inspect/attention", { model, text, target }, signal);
+function loadTarget(model, text, target, signal) {
+  const load = (operation, fields, itsSignal) =>
+    request(`inspect/${operation}`, { model, text, target, ...fields }, itsSignal);
+  return loadMaps({ model, text, target, load }, signal);
+}
+
+async function loadMaps(source, signal) {
+  const { content, arrays } = await source.load("attention", {}, signal);
   const maps = new Map();
   for (const view of content.views) {
     maps.set(view.name, Array.from({ length: view.heads + 1 }, (_, head) => arrayToMap(arrays[view.name], head)));
   }
-  return { ...content, maps, model, text, target };
+  return { ...content, ...source, maps };
+}
+
+function imageForm(model, fields) {
+  const form = new FormData();
+  form.append("image", selectedFiles[0]);
+  form.append("model", model);
+  for (const [name, value] of Object.entries(fields)) if (value !== null && value !== undefined) form.append(name, value);
+  return form;
 }
 
 /**
  * Return {map, weights, rows, columns, hasPieces}, and `layers`, the maps of the heads in `overlaid` if there are any. An
  * index equal to the number of heads means their mean. With `words`, the pieces of words are joined in maps of weights.
  */
-export async function loadMap({ model, text, target }, view, head, { quantity, overlaid, words }, signal) {
-  const body = { model, text, target, name: view.name, head: head === view.heads ? null : head };
-  const load = (fields) => request("inspect/map", { ...body, ...fields }, signal);
+export async function loadMap(heads, view, head, { quantity, overlaid, words }, signal) {
+  const body = { name: view.name, head: head === view.heads ? null : head };
+  const load = (fields) => heads.load("map", { ...body, ...fields }, signal);
   const { content, arrays } = await load(overlaid.length ? { head: null, every_head: true } : { quantity });
   const hasPieces = [...content.row_pieces, ...content.column_pieces].includes(true);
   const isJoined = words && hasPieces && quantity === "weights";

@@ -28,20 +28,21 @@ PADDING = "·"
 def view_image_attention(classifier: Classifier, request: dict[str, Any]) -> bytes:
     """Return a packet with small maps of each attention module, (H + 1, T, T); the last is the mean of the heads.
 
-    Of a model with windows, the window that contains the patch of the request is shown.
+    `labels` are those of the tokens of each module. Of a model with windows, the window that contains the patch of the request is shown.
     """
     pixels = open_image(classifier, request)
     with probe(classifier.model) as records:
         classifier.predict([pixels])
     arrays: Arrays = {}
-    modules = []
+    modules: list[dict[str, Any]] = []
+    labels: dict[str, list[str]] = {}
     for layer, (name, record) in enumerate(records.items()):
-        window, _ = locate_window(classifier, name, pixels, request["patch"])
+        window, labels[name] = locate_window(classifier, name, pixels, request["patch"])
         weights_HTT = record.weights[window].float().cpu()
         maps = torch.cat([weights_HTT, weights_HTT.mean(0, keepdim=True)])
         arrays[name] = shrink(maps).numpy(), "u1"
         modules.append(attention_module(name, "patches", layer, weights_HTT.numpy()))
-    return pack({"views": modules, "labels": {}}, arrays)
+    return pack({"views": modules, "labels": labels}, arrays)
 
 
 def view_image_map(classifier: Classifier, request: dict[str, Any]) -> bytes:
