@@ -28,7 +28,8 @@ PADDING = "·"
 def view_image_attention(classifier: Classifier, request: dict[str, Any]) -> bytes:
     """Return a packet with small maps of each attention module, (H + 1, T, T); the last is the mean of the heads.
 
-    `labels` are those of the tokens of each module. Of a model with windows, the window that contains the patch of the request is shown.
+    `labels` are those of the tokens of each module. Of a model with windows, the window that contains the patch of the
+    request is shown.
     """
     pixels = open_image(classifier, request)
     with probe(classifier.model) as records:
