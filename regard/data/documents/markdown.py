@@ -263,7 +263,7 @@ class _Inline:
 
     def _flush(self) -> None:
         """Add the text since the last flush as a segment, without the white space around it."""
-        content, start, stop = self._builder.content, self._start, self._position
+        content, start, stop = self._builder.finish(), self._start, self._position
         text = self._content[start:stop]
         self._builder, self._start = MarkedTextBuilder(), stop
         if not content.text.strip():
