@@ -66,9 +66,13 @@ def parse(data: bytes, name: str) -> TextFile:
     tokens = list(tokenise(file.text))
     lines = _LineNumbers(file.text)
     for token in tokens:
-        if token.untranslated and token.name in _REPORTED:
-            file.skip(f"line {lines.at(token.start)}", file.text[token.start : token.stop], _REPORTED[token.name])
-        elif token.kind != "text" and not token.untranslated:
+        if token.untranslated:
+            reason = _REPORTED.get(
+                token.name, None if token.name in _UNTRANSLATED else "marked as not to be translated"
+            )
+            if reason is not None:
+                file.skip(f"line {lines.at(token.start)}", file.text[token.start : token.stop], reason)
+        elif token.kind != "text":
             _add_attributes(file, token, f"line {lines.at(token.start)}")
     lines = _LineNumbers(file.text)
     for block in parse_blocks(file.text, tokens):
