@@ -391,7 +391,7 @@ class Translator:
         refresh_prepacked(self.model)
         with self._inference():
             for batch in batch_by_tokens(range(len(texts)), sources, BATCH_TOKENS):
-                tokens, layout = pad_batch([[*sources[i], config.eos] for i in batch], config.pad, device)
+                tokens, layout = pad_batch([config.source_tokens(sources[i]) for i in batch], config.pad, device)
                 for i, row in zip(batch, self.model.encode(tokens, layout), strict=True):
                     outputs = row[: max(1, len(sources[i]))]
                     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
@@ -498,7 +498,7 @@ class Translator:
                 self.generator.run_forward([sources[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
             for weights, (i, n) in zip(torch.stack(collected).mean(0), chosen, strict=True):
                 rows = self.generator.attention_rows(found[i][n])
-                maps[i, n] = weights[rows, : len(sources[i]) + 1].tolist()
+                maps[i, n] = weights[rows, : self.model.config.source_length(sources[i])].tolist()
         return maps
 
     def _to_hypothesis(
