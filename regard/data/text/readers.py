@@ -10,7 +10,9 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -20,7 +22,7 @@ from regard.errors import UserError, prefix_errors
 from regard.runtime import check_regular, import_optional, one_line, parse_json, read_raw_lines, report_unreadable
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
-PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
+PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet", ".tmx", ".xlf", ".xliff")
 """Suffixes of files that contain both sides of a parallel corpus."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_ROWS = 8192
@@ -54,6 +56,7 @@ class Shard:
     name: str
     read: Callable[[], Iterator[Pair]]
     header: Callable[[], Pair | None] = lambda: None  # names of the columns, if the first line contains them
+    languages: Callable[[], Pair | None] = lambda: None  # codes of the languages, if the file states them
 
 
 def format_suffix(path: Path) -> str:
@@ -120,11 +123,12 @@ def find_shards(
     """Find the files of a parallel corpus.
 
     Args:
-        source: A .tsv, .jsonl or .parquet file, a folder of such files, or the line file of the source side. All but
-            .parquet files may be compressed (.gz, .xz, .zst).
+        source: A .tsv, .jsonl, .parquet, .tmx or XLIFF file, a folder of such files, or the line file of the source
+            side. All but .parquet files may be compressed (.gz, .xz, .zst).
         target: Line file of the target side if `source` is a line file.
         columns: Columns of source and target in a .tsv file, counted from 0.
-        keys: Keys of source and target in a .jsonl file, or names of two columns of a .parquet file.
+        keys: Keys of source and target in a .jsonl file, names of two columns of a .parquet file, or two languages of
+            a .tmx file.
     """
     with report_unreadable(source):
         is_folder = source.is_dir()
@@ -143,9 +147,14 @@ def find_shards(
         if suffix in readers:
             header = [lambda: read_tsv_header(source, *columns)] if suffix == ".tsv" else []
             return [Shard(str(source), readers[suffix], *header)]
+        if suffix in PAIR_SUFFIXES:
+            from regard.data.text.interchange import read_interchange, read_languages
+
+            read, languages = partial(read_interchange, source, keys), partial(read_languages, source, keys)
+            return [Shard(str(source), read, languages=languages)]
         raise UserError(
-            f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv or "
-            f".jsonl file (also compressed as .gz, .xz or .zst), or a folder of such files."
+            f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv, "
+            f".jsonl, .tmx or .xlf file (also compressed as .gz, .xz or .zst), or a folder of such files."
         )
     if suffix in PAIR_SUFFIXES:
         raise UserError(f"{source} is a {suffix} file and contains both sides; omit the target file {target}.")
@@ -278,11 +287,17 @@ def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as bytes, decompressed according to its suffix."""
+    with report_damaged(path), open_decompressed(path) as stream:
+        yield from read_raw_lines(stream, str(path))
+
+
+@contextmanager
+def report_damaged(path: Path) -> Iterator[None]:
+    """Raise a UserError if a file, which may be compressed, is missing or damaged."""
     try:
         if path.exists() and not path.is_dir() and path.parts[:2] != ("/", "dev"):  # shells pass pipes as /dev/fd/N
             check_regular(path)
-        with _open_decompressed(path) as stream:
-            yield from read_raw_lines(stream, str(path))
+        yield
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist; give the path of an existing file.") from error
     except IsADirectoryError as error:
@@ -298,7 +313,8 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path} cannot be read ({reason}); check the file and its permissions.") from error
 
 
-def _open_decompressed(path: Path) -> BinaryIO:
+def open_decompressed(path: Path) -> BinaryIO:
+    """Open a file, decompressed according to its suffix."""
     match path.suffix.lower():
         case ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
