@@ -1,11 +1,12 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
 import { STRINGS as overview } from "./overview_strings.js";
+import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, view];
+const SECTION_STRINGS = [overview, quality, view];
 
 const STRINGS = {
   en: {

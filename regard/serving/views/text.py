@@ -21,6 +21,7 @@ from regard.inspection.translation import MAP_AXES, check_not_blank, parse_atten
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
+from regard.serving.messages import Quality
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
@@ -35,14 +36,30 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
+    options = {"alignments": has_attention, "confidence": translator.quality.is_calibrated, "flags": True}
+    hypotheses = translator.hypotheses([request["text"]], settings, split=False, **options)[0]
     source = [*readable_labels(hypotheses[0].source_subwords), "END"]
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
             weights = np.array(hypothesis.alignment, float).reshape(len(hypothesis.labels), len(source))
             arrays[f"alignment{number}"] = weights, "u2"
-    return pack({"source": source, "hypotheses": [_hypothesis(one) for one in hypotheses]}, arrays)
+    described = [_hypothesis(one) | {"quality": _quality(translator, one)} for one in hypotheses]
+    return pack({"source": source, "hypotheses": described}, arrays)
+
+
+def quality_of(translator: Translator, hypothesis: Hypothesis) -> Quality | None:
+    """Return the confidence and flags of a hypothesis; None if they were not requested."""
+    if hypothesis.flags is None:
+        return None
+    tokens = hypothesis.tokens if hypothesis.token_confidences else []
+    spans = zip(translator.vocabularies.target.char_spans(tokens), hypothesis.token_confidences, strict=True)
+    return Quality(hypothesis.confidence, [(*span, confidence) for span, confidence in spans], hypothesis.flags)
+
+
+def _quality(translator: Translator, hypothesis: Hypothesis) -> dict[str, Any] | None:
+    quality = quality_of(translator, hypothesis)
+    return None if quality is None else quality.as_dict()
 
 
 def view_attention(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
