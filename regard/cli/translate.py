@@ -24,7 +24,19 @@ if TYPE_CHECKING:
 
 API_KEY = "REGARD_API_KEY"
 """Environment variable with the API key for --server."""
-SERVER_OPTIONS = {"run", "text", "source", "key", "output", "resume", "server", "from_language", "to_language"}
+SERVER_OPTIONS = {
+    "run",
+    "text",
+    "source",
+    "key",
+    "format",
+    "column",
+    "output",
+    "resume",
+    "server",
+    "from_language",
+    "to_language",
+}
 
 
 @options.add_search_options()
@@ -35,6 +47,10 @@ def translate(
     text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
     source: options.Input = None,
     key: options.Key = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="lines or a document: txt, md, srt …; by default by the suffix")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="column of a .csv document: its name, or number from 0")] = None,
     output: Annotated[Path | None, typer.Option(help="output file; by default standard output")] = None,
     resume: options.Resume = False,
     as_json: Annotated[bool, typer.Option("--json", help="write a JSON object per line, with scores")] = False,
@@ -56,8 +72,11 @@ def translate(
     from_language: Annotated[str | None, typer.Option("--from", help="with --server: source language code")] = None,
     to_language: Annotated[str | None, typer.Option("--to", help="with --server: target language code")] = None,
 ) -> None:
-    """Translate texts given as arguments, or the lines of a file or of standard input, sentence by sentence."""
+    """Translate texts given as arguments, the lines of a file or of standard input, or a document."""
+    document = _choose_document(source, format, column) if source is not None else None
     if server is not None:
+        if document is not None:
+            raise UserError(f"{source} is a document, which --server does not translate; send it to /translate_file")
         texts = [*([str(run)] if run else []), *(text or [])]
         _check_server_options(context)
         _check_files(texts, source, key, output, resume)
@@ -69,6 +88,27 @@ def translate(
         raise UserError("translate needs a model folder or a training run, or --server with the address of one")
     if from_language or to_language:
         raise UserError("--from and --to need --server; a model has its own languages")
+    if document is not None and source is not None and not text:
+        from regard.cli import documents
+
+        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split}
+        documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
+        _check_files(text, source, key, output, resume)
+        assert output is not None
+        documents.translate(
+            source,
+            output,
+            lambda: _load(run, others or (), device, engine, precision),
+            [run, *(others or ())],
+            search.settings(run),
+            _parse_constraints("", (), forbid or ()),
+            format=document,
+            as_json=as_json,
+            conditions={"device": device, "engine": engine, "precision": precision, "forbid": forbid},
+            key=key,
+            column=column,
+        )
+        return
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
     from regard.pipelines import translate_files as files
@@ -115,6 +155,16 @@ def translate(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",
             err=True,
         )
+
+
+def _choose_document(source: Path, format: str | None, column: str | None) -> str | None:
+    """Return the format of a document; None for a file of lines."""
+    from regard.cli.documents import choose_format
+
+    chosen = choose_format(source, format, column)
+    if chosen is None and column is not None:
+        raise UserError("--column belongs to a .csv document; give --key for .tsv files")
+    return chosen
 
 
 def translate_on_server(

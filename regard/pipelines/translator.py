@@ -246,7 +246,7 @@ class Translator:
         of_texts = _constraints_of_texts(constraints, len(texts))
         distinct = {one: _to_request(one, self.vocabularies.target) for one in (None, *of_texts)}
         resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
-        splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
+        splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
         for number, i in positions:
@@ -391,7 +391,7 @@ class Translator:
         refresh_prepacked(self.model)
         with self._inference():
             for batch in batch_by_tokens(range(len(texts)), sources, BATCH_TOKENS):
-                tokens, layout = pad_batch([[*sources[i], config.eos] for i in batch], config.pad, device)
+                tokens, layout = pad_batch([config.source_tokens(sources[i]) for i in batch], config.pad, device)
                 for i, row in zip(batch, self.model.encode(tokens, layout), strict=True):
                     outputs = row[: max(1, len(sources[i]))]
                     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
@@ -439,7 +439,8 @@ class Translator:
             limits.append(self.generator.longest)
         return min(limits) - 1 if limits else None
 
-    def _fits(self, sentence: str) -> bool:
+    def fits(self, sentence: str) -> bool:
+        """Return whether a sentence is short enough for the model."""
         limit = self.max_source_tokens
         try:
             return limit is None or len(self.vocabularies.source.encode(sentence)) <= limit
@@ -497,7 +498,7 @@ class Translator:
                 self.generator.run_forward([sources[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
             for weights, (i, n) in zip(torch.stack(collected).mean(0), chosen, strict=True):
                 rows = self.generator.attention_rows(found[i][n])
-                maps[i, n] = weights[rows, : len(sources[i]) + 1].tolist()
+                maps[i, n] = weights[rows, : self.model.config.source_length(sources[i])].tolist()
         return maps
 
     def _to_hypothesis(
