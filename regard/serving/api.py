@@ -105,7 +105,7 @@ def _check_translation(service: Service, request: Request, body: schemas.ApiTran
     request.state.log_fields.update({field: service.loggable(name) for field, name in names.items()})
 
 
-def _options(body: schemas.ApiTranslateRequest) -> dict[str, bool]:
+def _options(body: schemas.ApiTranslateRequest) -> dict[str, Any]:
     """Return the options of `Service.parse`."""
     return {"split": body.split, "alignments": body.alignments, "confidence": body.confidence}
 

@@ -44,8 +44,14 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    options = {"alignments": has_attention, "confidence": translator.quality.is_calibrated, "flags": True}
-    hypotheses = translator.hypotheses([request["text"]], settings, split=False, **options)[0]
+    hypotheses = translator.hypotheses(
+        [request["text"]],
+        settings,
+        alignments=has_attention,
+        split=False,
+        confidence=translator.quality.is_calibrated,
+        flags=True,
+    )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
