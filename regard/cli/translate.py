@@ -94,7 +94,7 @@ def translate(
     if document is not None and source is not None and not text:
         from regard.cli import documents
 
-        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split}
+        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split, "--reject": reject}
         documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
         _check_files(text, source, key, output, resume)
         assert output is not None
