@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from regard.data.text.languages import language_name
 from regard.serving import schemas
 from regard.serving.errors import bad_request, unavailable
+from regard.serving.messages import Quality
 from regard.serving.parsing import read_fields
 from regard.serving.service import Service, ServiceDependency
 
@@ -38,13 +39,16 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
     fields.target = target
-    versions, warnings, terms = await _translate(request, service, texts, sources, fields)
+    versions, qualities, warnings, terms = await _translate(request, service, texts, sources, fields)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
+    confidences, flags = [quality.confidence for quality in qualities], [quality.flags for quality in qualities]
     response = schemas.TranslateResponse(
         translatedText=best if is_list else best[0],
         detectedLanguage=detected if is_list or detected is None else detected[0],
         alternatives=others if is_list or others is None else others[0],
+        confidence=(confidences if is_list else confidences[0]) if fields.confidence else None,
+        flags=(flags if is_list else flags[0]) if fields.confidence else None,
         warnings=warnings or None,
         terms=None if not fields.glossary else terms if is_list else terms[0],
     )
@@ -122,12 +126,13 @@ def _detect_sources(service: Service, texts: list[str], target: str) -> list[sch
 
 async def _translate(
     request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
-) -> tuple[list[list[str]], list[str], list[list[dict[str, Any]]]]:
-    """Return the translation and alternatives of each text, warnings about long sentences, and terms of each text.
+) -> tuple[list[list[str]], list[Quality], list[str], list[list[dict[str, Any]]]]:
+    """Return translation and alternatives, quality and terms of each text, and warnings about long sentences.
 
     Texts in the target language are returned unchanged.
     """
     versions: list[list[str]] = [[text] for text in texts]
+    qualities = [Quality(1.0, [], {})] * len(texts)
     warnings: dict[int, list[str]] = {}
     terms: list[list[dict[str, Any]]] = [[] for _ in texts]
     n_best = 1 + fields.alternatives
@@ -136,16 +141,21 @@ async def _translate(
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
-        chosen = [texts[i] for i in indices]
         documents = await service.translate(
-            request, model, chosen, n_best, format=fields.format, glossary=fields.glossary
+            request,
+            model,
+            [texts[i] for i in indices],
+            n_best,
+            format=fields.format,
+            confidence=fields.confidence,
+            glossary=fields.glossary,
         )
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
-            terms[i] = document.terms
+            qualities[i], terms[i] = document.quality, document.terms
             numbered = enumerate(document.warnings, 1)
             warnings[i] = [f"text {i + 1}, sentence {number}: {warning}" for number, warning in numbered if warning]
-    return versions, [warning for _, of_text in sorted(warnings.items()) for warning in of_text], terms
+    return versions, qualities, [warning for _, of_text in sorted(warnings.items()) for warning in of_text], terms

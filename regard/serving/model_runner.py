@@ -125,12 +125,23 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, glossary: Terms = ()
+        self,
+        sentences: Sequence[str],
+        n_best: int = 1,
+        alignments: Alignments = False,
+        confidence: bool = False,
+        glossary: Terms = (),
     ) -> list[list[Translation]]:
-        """Return the n best translations of each sentence, best first."""
+        """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
         settings = widen_search(self.settings, n_best)
         n_best_lists = self.translator.hypotheses(
-            sentences, settings, alignments=bool(alignments), split=False, glossary=to_glossary(glossary or None)
+            sentences,
+            settings,
+            alignments=bool(alignments),
+            split=False,
+            confidence=confidence and self.translator.quality.is_calibrated,
+            flags=confidence,
+            glossary=to_glossary(glossary or None),
         )
         return [
             [self._translation(hypothesis, sentence, alignments == "json", bool(glossary)) for hypothesis in hypotheses]
@@ -170,11 +181,11 @@ class TranslationRunner(ModelRunner):
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        score = round(hypothesis.score, DIGITS)
+        score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
         if as_json and alignment is not None:
             encoded = json.dumps(vars(alignment), ensure_ascii=False)
-            return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms)
-        return Translation(hypothesis.text, score, alignment, terms=terms)
+            return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms, quality=quality)
+        return Translation(hypothesis.text, score, alignment, terms=terms, quality=quality)
 
 
 class ClassificationRunner(ModelRunner):

@@ -114,6 +114,7 @@ class Service:
         format: Format = "text",
         split: bool = True,
         alignments: bool = False,
+        confidence: bool = False,
         glossary: Terms = (),
     ) -> tuple[list[Document], list[Job]]:
         """Split texts into sentences; return a document for each text, and a job for each sentence."""
@@ -133,9 +134,8 @@ class Service:
         if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
             log_fields = request.state.log_fields
             log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
-        return documents, [
-            job for document in documents for job in builder.translation_jobs(document, n_best, glossary)
-        ]
+        jobs = (builder.translation_jobs(document, n_best, confidence, glossary) for document in documents)
+        return documents, [job for of_document in jobs for job in of_document]
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str], n_best: int, **options: Any

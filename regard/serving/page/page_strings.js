@@ -3,12 +3,13 @@
 import { STRINGS as glossary } from "./glossary_strings.js";
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
+import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as tour } from "./tour_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [glossary, overview, prose, tour, view];
+const SECTION_STRINGS = [glossary, overview, prose, quality, tour, view];
 
 const STRINGS = {
   en: {
