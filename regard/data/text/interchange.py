@@ -5,7 +5,7 @@ a small file does not become a large text.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from xml.parsers import expat
@@ -193,13 +193,20 @@ _UNIT = """    <tu>
 _END = "  </body>\n</tmx>\n"
 
 
-def write_tmx(write: Callable[[str], object], pairs: Iterable[Pair], languages: tuple[str, str]) -> None:
-    """Write pairs as a translation memory."""
-    source, target = map(quoteattr, languages)
-    write(_START.format(source))
-    for pair in pairs:
-        write(_UNIT.format(source, _escape(pair.source), target, _escape(pair.target)))
-    write(_END)
+class TmxWriter:
+    """Writes pairs as a translation memory; `write` is called with each part of the file."""
+
+    def __init__(self, write: Callable[[str], object], languages: tuple[str, str]) -> None:
+        self._write = write
+        self._source, self._target = map(quoteattr, languages)
+        write(_START.format(self._source))
+
+    def add(self, pair: Pair) -> None:
+        self._write(_UNIT.format(self._source, _escape(pair.source), self._target, _escape(pair.target)))
+
+    def close(self) -> None:
+        """Write the end of the file."""
+        self._write(_END)
 
 
 def _escape(text: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.interchange import read_interchange, read_units, write_tmx
+from regard.data.text.interchange import TmxWriter, read_interchange, read_units
 from regard.data.text.readers import Pair, find_shards, read_parallel
 from regard.errors import UserError
 from regard.training.progress import Progress
@@ -95,6 +95,9 @@ def test_hostile_files_are_rejected(tmp_path: Path, text: str, message: str) -> 
 def test_written_memory_is_read_back(tmp_path: Path) -> None:
     pairs = [Pair("a < b & c", 'x "y"'), Pair("tab\there", "控制\x01字符")]
     with (tmp_path / "a.tmx").open("w", encoding="utf-8") as file:
-        write_tmx(file.write, pairs, ("en", "zh"))
+        writer = TmxWriter(file.write, ("en", "zh"))
+        for pair in pairs:
+            writer.add(pair)
+        writer.close()
     assert list(read_interchange(tmp_path / "a.tmx")) == [pairs[0], ("tab here", "控制\ufffd字符")]
     assert [shard.languages() for shard in find_shards(tmp_path / "a.tmx")] == [("en", "zh")]
