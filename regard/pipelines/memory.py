@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from regard.data.text.interchange import SUFFIXES, TmxWriter
-from regard.data.text.readers import Pair, find_shards, format_suffix, read_parallel
+from regard.data.text.readers import find_shards, format_suffix, read_parallel
 from regard.errors import UserError
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
 from regard.runtime import import_optional
@@ -97,7 +97,7 @@ class MemoryFile:
         """Write the sentences of a translation."""
         for sentence in hypothesis.sentences:
             if sentence.source.strip() and sentence.text.strip():
-                self._writer.add(Pair(sentence.source, sentence.text))
+                self._writer.add(sentence.source, sentence.text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
+from regard.data.text.compression import open_decompressed, report_damaged
 from regard.data.text.languages import match_language
-from regard.data.text.readers import Pair, open_decompressed, report_damaged
 from regard.errors import UserError
 
 SUFFIXES = (".tmx", ".xlf", ".xliff")
@@ -35,7 +35,7 @@ class Unit(NamedTuple):
     line: int
 
 
-def read_interchange(path: Path, languages: tuple[str, str] = UNSET) -> Iterator[Pair]:
+def read_interchange(path: Path, languages: tuple[str, str] = UNSET) -> Iterator[tuple[str, str]]:
     """Read the pairs of a .tmx, .xlf or .xliff file, which may be compressed. Units that lack a side are skipped.
 
     Args:
@@ -61,19 +61,20 @@ def read_interchange(path: Path, languages: tuple[str, str] = UNSET) -> Iterator
                 continue
             source, target = (str(language) for language in found)
         pairs += 1
-        yield Pair(unit.texts[source], unit.texts[target])
+        yield unit.texts[source], unit.texts[target]
     if not pairs:
         wanted = "two languages" if chosen is None else " and ".join(chosen)
         raise UserError(f"{path}: no unit has texts in {wanted}; its languages are {', '.join(seen) or 'not stated'}")
 
 
-def read_languages(path: Path, languages: tuple[str, str] = UNSET) -> Pair | None:
+def read_languages(path: Path, languages: tuple[str, str] = UNSET) -> tuple[str, str] | None:
     """Return the languages of a file, source first; None if they are unknown."""
     if languages != UNSET:
-        return Pair(*languages)
+        return languages
     for unit in read_units(path):
         if len(unit.texts) == 2:
-            return Pair(*unit.texts)
+            source, target = unit.texts
+            return source, target
     return None
 
 
@@ -201,8 +202,8 @@ class TmxWriter:
         self._source, self._target = map(quoteattr, languages)
         write(_START.format(self._source))
 
-    def add(self, pair: Pair) -> None:
-        self._write(_UNIT.format(self._source, _escape(pair.source), self._target, _escape(pair.target)))
+    def add(self, source: str, target: str) -> None:
+        self._write(_UNIT.format(self._source, _escape(source), self._target, _escape(target)))
 
     def close(self) -> None:
         """Write the end of the file."""

@@ -4,19 +4,14 @@ All readers are lazy and hold only one line, or some thousand rows of a Parquet 
 the first item is requested. Invalid files raise a UserError, which names the file and the line.
 """
 
-import gzip
-import io
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
+from regard.data.text.compression import open_decompressed, report_damaged
 from regard.data.text.languages import find_language
 from regard.errors import UserError, prefix_errors
 from regard.runtime import check_regular, import_optional, one_line, parse_json, read_raw_lines, report_unreadable
@@ -56,7 +51,7 @@ class Shard:
     name: str
     read: Callable[[], Iterator[Pair]]
     header: Callable[[], Pair | None] = lambda: None  # names of the columns, if the first line contains them
-    languages: Callable[[], Pair | None] = lambda: None  # codes of the languages, if the file states them
+    languages: Callable[[], tuple[str, str] | None] = lambda: None  # codes of the languages, if the file states them
 
 
 def format_suffix(path: Path) -> str:
@@ -150,8 +145,13 @@ def find_shards(
         if suffix in PAIR_SUFFIXES:
             from regard.data.text.interchange import read_interchange, read_languages
 
-            read, languages = partial(read_interchange, source, keys), partial(read_languages, source, keys)
-            return [Shard(str(source), read, languages=languages)]
+            return [
+                Shard(
+                    str(source),
+                    lambda: map(Pair._make, read_interchange(source, keys)),
+                    languages=lambda: read_languages(source, keys),
+                )
+            ]
         raise UserError(
             f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv, "
             f".jsonl, .tmx or .xlf file (also compressed as .gz, .xz or .zst), or a folder of such files."
@@ -289,48 +289,6 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as bytes, decompressed according to its suffix."""
     with report_damaged(path), open_decompressed(path) as stream:
         yield from read_raw_lines(stream, str(path))
-
-
-@contextmanager
-def report_damaged(path: Path) -> Iterator[None]:
-    """Raise a UserError if a file, which may be compressed, is missing or damaged."""
-    try:
-        if path.exists() and not path.is_dir() and path.parts[:2] != ("/", "dev"):  # shells pass pipes as /dev/fd/N
-            check_regular(path)
-        yield
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; give the path of an existing file.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; give the path of a file in it.") from error
-    except EOFError as error:
-        raise UserError(f"{path} is truncated: its compressed data are incomplete; download it again.") from error
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise UserError(
-            f"{path} is damaged or not compressed as its suffix indicates ({error}); download or rename it."
-        ) from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path} cannot be read ({reason}); check the file and its permissions.") from error
-
-
-def open_decompressed(path: Path) -> BinaryIO:
-    """Open a file, decompressed according to its suffix."""
-    match path.suffix.lower():
-        case ".gz":
-            return cast(BinaryIO, gzip.open(path, "rb"))
-        case ".xz":
-            return cast(BinaryIO, lzma.open(path, "rb", format=lzma.FORMAT_XZ))
-        case ".zst":
-            return _open_zstandard(path)
-        case _:
-            return path.open("rb")
-
-
-def _open_zstandard(path: Path) -> BinaryIO:
-    with prefix_errors(path):
-        pyarrow = import_optional("pyarrow", "data")
-    # Path.open raises the same errors as for other files; BufferedReader adds readline to the stream of pyarrow.
-    return io.BufferedReader(pyarrow.input_stream(path.open("rb"), compression="zstd"))
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -97,7 +97,7 @@ def test_written_memory_is_read_back(tmp_path: Path) -> None:
     with (tmp_path / "a.tmx").open("w", encoding="utf-8") as file:
         writer = TmxWriter(file.write, ("en", "zh"))
         for pair in pairs:
-            writer.add(pair)
+            writer.add(*pair)
         writer.close()
     assert list(read_interchange(tmp_path / "a.tmx")) == [pairs[0], ("tab here", "控制\ufffd字符")]
     assert [shard.languages() for shard in find_shards(tmp_path / "a.tmx")] == [("en", "zh")]
