@@ -19,7 +19,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
-from regard.serving.views import images, text
+from regard.serving.views import explanations, images, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -30,8 +30,10 @@ TEXT_VIEWS = {
     "arithmetic": text.view_arithmetic,
     "beam": text.view_beam,
     "change": text.view_change,
+    "why": explanations.view_why,
+    "lens": explanations.view_lens,
 }
-TEXT_SECTIONS = ("translate", "attention", "arithmetic", "beam", "change", "positions")
+TEXT_SECTIONS = ("translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 

@@ -15,8 +15,9 @@ import { section as change } from "./change.js";
 import { section as image } from "./image.js";
 import { section as positions } from "./positions.js";
 import { section as translate } from "./translate.js";
+import { section as why } from "./why.js";
 
-export const SECTIONS = [translate, attention, arithmetic, beam, change, positions, image];
+export const SECTIONS = [translate, attention, why, arithmetic, beam, change, positions, image];
 
 /** Sections that are opened first, if the model supports them. */
 export const FIRST_SECTIONS = [translate, image];
