@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 QUICK := tests/test_imports.py tests/test_package.py tests/test_layers.py tests/attention tests/models tests/data tests/decoding
 
+# Many tests start new processes, which need half as long with compiled modules.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test lint quick docs wheel ray clean
 
 demo: .venv/installed

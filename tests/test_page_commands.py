@@ -63,6 +63,7 @@ TRANSLATORS = {
     "export": "en-de",
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
+    "guides/confidence": "demo",
     "guides/explaining": "demo",
     "guides/moving": "",
     "guides/scaling-out": "",
@@ -153,6 +154,9 @@ def test_commands_of_a_page_run(
         shutil.copytree(image_run, extensions / "runs" / "cifar10")
     if page == "export":
         make_foreign_models(extensions)
+    if page == "finetuning":
+        assert command("export", trained_run, "argos", "--to", "argos").code == 0
+        next(Path("argos").glob("*.argosmodel")).rename("translate-en_de.argosmodel")
     if page == "guides/moving":
         assert command("export", trained_run, "opus-mt-en-de", "--to", "huggingface").code == 0
     if page == "guide":

@@ -8,6 +8,7 @@ import json
 import lzma
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ from regard.errors import UserError
 from regard.evaluation.metrics import Metrics
 from regard.evaluation.report import read_reports, save_report
 from regard.evaluation.system import SystemOutput, evaluate
-from regard.interop.ctranslate2 import save_ctranslate2
+from regard.interop.ctranslate2 import save_ctranslate2, to_ctranslate2
 from regard.interop.huggingface_bert import _NAMES as BERT_NAMES
 from regard.interop.huggingface_marian import describe_marian, to_marian
 from regard.interop.huggingface_vision import to_huggingface
@@ -454,6 +455,26 @@ def _import(path: Path, folder: Path, changes: Any = None, embeddings: Any = Non
         shutil.rmtree(out, ignore_errors=True)
 
 
+def _write_engine(folder: Path) -> None:
+    save_ctranslate2(_translator(), folder, "int8")
+    (folder / "regard.json").unlink()  # its checksums would reject every change
+
+
+def _write_argos(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary) / "p"
+        (home / "model").mkdir(parents=True)
+        tokenizer = _sentencepiece_tokenizer()
+        sizes = {"source_vocab": len(tokenizer), "target_vocab": len(tokenizer), **tokenizer.special_ids}
+        torch.manual_seed(0)
+        model = Transformer(TransformerConfig.parse(SMALL | sizes, "seed"))
+        to_ctranslate2(model, (tokenizer.vocabulary, tokenizer.vocabulary), home / "model", "int8")
+        (home / "sentencepiece.model").write_bytes(tokenizer.model)
+        _write_json(home / "metadata.json", {"from_code": "en", "to_code": "de"})
+        shutil.make_archive(str(Path(temporary) / "p"), "zip", temporary, "p")
+        shutil.copy(Path(temporary) / "p.zip", folder / "p.argosmodel")
+
+
 def _write_keys(folder: Path) -> None:
     (folder / "keys").write_text("# owner, hash, limit\n" + "".join(make_key(name)[1] for name in ("ada", "bob")))
 
@@ -477,5 +498,7 @@ TARGETS = {
     "bert": Target(_write_bert, _read_foreign),
     "nn.Transformer": Target(_write_nn_transformer, _read_nn_transformer),
     "ctranslate2": Target(lambda folder: save_ctranslate2(_translator(), folder), _read_translator),
+    "ctranslate2 import": Target(_write_engine, _read_foreign),
+    "argos": Target(_write_argos, lambda folder, changed: _import(folder / "p.argosmodel", folder)),
     "keys": Target(_write_keys, lambda folder, changed: Keys.load(changed)),
 }

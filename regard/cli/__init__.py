@@ -12,6 +12,7 @@ import typer
 
 from regard.cli.average import average
 from regard.cli.bench import bench
+from regard.cli.calibrate import calibrate
 from regard.cli.classify import classify
 from regard.cli.demo import demo
 from regard.cli.distill import distill
@@ -37,7 +38,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 COMMANDS = (
-    *(demo, train, plot, average, distill, translate, classify, embed, evaluate, look, bench, export, serve, key, new),
+    *(demo, train, plot, average, distill, translate, classify, embed, evaluate, calibrate, look, bench, export),
+    *(serve, key, new),
 )
 WITHOUT_MODELS = (demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""

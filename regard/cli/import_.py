@@ -9,7 +9,9 @@ from regard.cli.options import parse_key_values
 
 
 def import_(
-    path: Annotated[Path, typer.Argument(help="folder of transformers or timm, or weights file")],
+    path: Annotated[
+        Path, typer.Argument(help="folder of transformers, timm or CTranslate2; .argosmodel, or weights file")
+    ],
     out: Annotated[Path, typer.Argument(help="new model folder")],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="missing setting, such as heads=8")
@@ -22,9 +24,12 @@ def import_(
             "embeddings are not multiplied by the square root of the width",
         ),
     ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="nn.Transformer: a tokenizer.json of regard")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="nn.Transformer: a tokenizer.json of regard; CTranslate2: also a SentencePiece model"),
+    ] = None,
 ) -> None:
-    """Convert a model of transformers, timm, torchvision or PyTorch to a model folder."""
+    """Convert a model of transformers, timm, torchvision, PyTorch or CTranslate2 to a model folder."""
     from regard.interop.import_model import import_model
     from regard.training.recipe import parse_setting
 

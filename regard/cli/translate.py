@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +18,25 @@ from regard.runtime import choose_device
 
 if TYPE_CHECKING:
     from regard.pipelines.constraints import Constraints
+    from regard.pipelines.record_counts import RecordCount
+    from regard.pipelines.review import ReviewFile
     from regard.pipelines.translator import Translator
 
 API_KEY = "REGARD_API_KEY"
 """Environment variable with the API key for --server."""
-SERVER_OPTIONS = {"run", "text", "source", "key", "output", "resume", "server", "from_language", "to_language"}
+SERVER_OPTIONS = {
+    "run",
+    "text",
+    "source",
+    "key",
+    "format",
+    "column",
+    "output",
+    "resume",
+    "server",
+    "from_language",
+    "to_language",
+}
 
 
 @options.add_search_options()
@@ -32,11 +47,19 @@ def translate(
     text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
     source: options.Input = None,
     key: options.Key = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="lines or a document: txt, md, srt …; by default by the suffix")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="column of a .csv document: its name, or number from 0")] = None,
     output: Annotated[Path | None, typer.Option(help="output file; by default standard output")] = None,
     resume: options.Resume = False,
     as_json: Annotated[bool, typer.Option("--json", help="write a JSON object per line, with scores")] = False,
     n_best: Annotated[int | None, typer.Option(help="translations per line, as: line ||| text ||| score")] = None,
     alignments: Annotated[bool, typer.Option("--alignments", help="with --json: add cross-attention")] = False,
+    reject: Annotated[
+        float | None,
+        typer.Option(metavar="CONFIDENCE", help="list lines below this confidence, or with flags, for review"),
+    ] = None,
     split: Annotated[bool, typer.Option("--split/--no-split", help="split lines into sentences")] = True,
     others: options.Others = None,
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
@@ -49,8 +72,11 @@ def translate(
     from_language: Annotated[str | None, typer.Option("--from", help="with --server: source language code")] = None,
     to_language: Annotated[str | None, typer.Option("--to", help="with --server: target language code")] = None,
 ) -> None:
-    """Translate texts given as arguments, or the lines of a file or of standard input, sentence by sentence."""
+    """Translate texts given as arguments, the lines of a file or of standard input, or a document."""
+    document = _choose_document(source, format, column) if source is not None else None
     if server is not None:
+        if document is not None:
+            raise UserError(f"{source} is a document, which --server does not translate; send it to /translate_file")
         texts = [*([str(run)] if run else []), *(text or [])]
         _check_server_options(context)
         _check_files(texts, source, key, output, resume)
@@ -62,6 +88,27 @@ def translate(
         raise UserError("translate needs a model folder or a training run, or --server with the address of one")
     if from_language or to_language:
         raise UserError("--from and --to need --server; a model has its own languages")
+    if document is not None and source is not None and not text:
+        from regard.cli import documents
+
+        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split}
+        documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
+        _check_files(text, source, key, output, resume)
+        assert output is not None
+        documents.translate(
+            source,
+            output,
+            lambda: _load(run, others or (), device, engine, precision),
+            [run, *(others or ())],
+            search.settings(run),
+            _parse_constraints("", (), forbid or ()),
+            format=document,
+            as_json=as_json,
+            conditions={"device": device, "engine": engine, "precision": precision, "forbid": forbid},
+            key=key,
+            column=column,
+        )
+        return
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
     from regard.pipelines import translate_files as files
@@ -75,9 +122,13 @@ def translate(
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     translator = _load(run, others or (), device, engine, precision)
     translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
-    with options.open_output(
-        lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
-    ) as (records, progress):
+    review = None if reject is None else _open_review(translator, output, reject, finished)
+    with (
+        nullcontext() if review is None else review,
+        options.open_output(
+            lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
+        ) as (records, progress),
+    ):
         counts = files.translate_lines(
             translator,
             lines,
@@ -87,17 +138,33 @@ def translate(
             form=form,
             alignments=alignments,
             split=split,
+            confidence=review is not None or (as_json and translator.quality.is_calibrated),
+            flags=review is not None or as_json,
+            review=None if review is None else review.add,
             done=records.count,
             on_progress=progress.advance,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
     counts.lengths.log()
+    if review is not None:
+        listed = "" if review.path is None else f"; see {review.path}"
+        typer.echo(f"regard: {review.count} of {records.count} lines need review{listed}", err=True)
     if counts.violations:
         typer.echo(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",
             err=True,
         )
+
+
+def _choose_document(source: Path, format: str | None, column: str | None) -> str | None:
+    """Return the format of a document; None for a file of lines."""
+    from regard.cli.documents import choose_format
+
+    chosen = choose_format(source, format, column)
+    if chosen is None and column is not None:
+        raise UserError("--column belongs to a .csv document; give --key for .tsv files")
+    return chosen
 
 
 def translate_on_server(
@@ -134,6 +201,17 @@ def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, pr
     from regard.interop.ctranslate2 import load_translator
 
     return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
+
+
+def _open_review(
+    translator: Translator, output: Path | None, threshold: float, finished: RecordCount | None
+) -> ReviewFile:
+    from regard.pipelines.review import ReviewFile
+
+    if not 0 < threshold <= 1:
+        raise UserError(f"--reject {threshold:g}: a confidence is between 0 and 1, such as 0.4")
+    translator.quality.calibration  # noqa: B018  reports a missing calibration before the output is opened
+    return ReviewFile(output, threshold, None if finished is None else finished.records)
 
 
 def _parse_constraints(prefix: str, require: Sequence[str], forbid: Sequence[str]) -> Constraints | None:

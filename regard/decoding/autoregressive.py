@@ -115,8 +115,8 @@ class AutoregressiveGenerator:
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
         """Return the log-probabilities after 0 to T target tokens, (B, T + 1, V)."""
-        eos, bos, pad = self.config.eos, self.config.bos, self.config.pad
-        source, source_layout = pad_batch([[*tokens, eos] for tokens in sources], pad, self.device)
+        bos, pad = self.config.bos, self.config.pad
+        source, source_layout = pad_batch([self.config.source_tokens(tokens) for tokens in sources], pad, self.device)
         target, target_layout = pad_batch([[bos, *tokens] for tokens in targets], pad, self.device)
         for model in self.models:
             refresh_prepacked(model)
@@ -144,7 +144,8 @@ class AutoregressiveGenerator:
             chosen = row[: len(tokens)].gather(1, tokens[:, None])[:, 0]
             score = chosen.double().sum() / settings.length_normaliser(float(len(tokens)))
             if settings.coverage:
-                received = [maps[i, : len(tokens), : len(source) + 1].sum(0) for maps in weights]
+                width = self.config.source_length(source)
+                received = [maps[i, : len(tokens), :width].sum(0) for maps in weights]
                 score += settings.coverage * sum(map(coverage_penalty, received)) / len(received)
             scored.append(TokenHypothesis(list(target), float(score), chosen.tolist()))
         return scored
@@ -207,7 +208,8 @@ class TransformerStepper:
     def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> TransformerState:
         """Encode the sources, which are given without END. The model must not change until the search ends."""
         refresh_prepacked(self.model)
-        tokens, layout = pad_batch([[*source, self.eos] for source in sources], self.model.config.pad, self.device)
+        config = self.model.config
+        tokens, layout = pad_batch([config.source_tokens(source) for source in sources], config.pad, self.device)
         encoder_output = self.model.encode(tokens, layout)
         state = TransformerState(self.model.start(encoder_output, layout, beam_width))
         if self.coverage:

@@ -146,9 +146,22 @@ def save_report(report: SavableReport, folder: Path) -> None:
     content = _read_scores(path)
     new = report.as_dict()
     kept = [entry for entry in content.get("evaluations", []) if entry.get("conditions") != new["conditions"]]
-    text = json.dumps(content | {"evaluations": [*kept, new]}, indent=2, ensure_ascii=False) + "\n"
+    _write_scores(path, content | {"evaluations": [*kept, new]})
+
+
+def save_details(details: Mapping[str, Any], folder: Path) -> None:
+    """Set groups of scores.json of a model folder, such as `confidence`, to plain values.
+
+    Raises:
+        UserError: Scores.json is damaged or cannot be written; it stays unchanged.
+    """
+    path = folder / SCORES
+    _write_scores(path, _read_scores(path) | dict(details))
+
+
+def _write_scores(path: Path, content: Mapping[str, Any]) -> None:
     with replace_text_file(path) as file:
-        file.write(text)
+        file.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_scores_writable(folder: Path) -> None:

@@ -151,16 +151,21 @@ def attention_from(token: int, weights: Floats, windows: Windows) -> Floats:
 
 
 def attention_received(weights: Floats, windows: Windows) -> Floats:
-    """Return the attention that each token receives from its window, (H, N), from weights (n, H, T, T).
+    """Return the attention that each token receives from the tokens of its window.
 
-    1 is the value under uniform attention.
+    Args:
+        weights: Attention weights of n windows, (n, H, T, T), queries before keys.
+        windows: How the N tokens of the grid are arranged in the windows.
+
+    Returns:
+        The sum of the weights over the queries, (H, N); 1 under uniform attention. Padding does not count as a query.
     """
     n, T = windows.tokens.shape
-    places = windows.cells.cpu().numpy()
-    is_token = np.zeros(n * T, weights.dtype)
-    is_token[places] = 1  # queries that only pad the grid to complete windows do not count
-    sums: Floats = np.einsum("nhts,nt->hns", weights, is_token.reshape(n, T)).reshape(weights.shape[1], -1)
-    return sums[:, places]
+    cells = windows.cells.cpu().numpy()
+    holds_token = np.zeros(n * T, weights.dtype)  # 1 for cells with a token, 0 for those that pad the grid
+    holds_token[cells] = 1
+    received: Floats = np.einsum("nhqk,nq->hnk", weights, holds_token.reshape(n, T)).reshape(weights.shape[1], n * T)
+    return received[:, cells]
 
 
 def reachable_region(token: int, windows: Windows, columns: int) -> tuple[int, int, int, int]:

@@ -54,12 +54,13 @@ def record_translation(
     with probe(translator.model, names, record=record) as records:
         if is_nat or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
-            return TranslationRecord(_hypothesis_labels(best), records)
+            return TranslationRecord(_hypothesis_labels(translator, best), records)
         check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
-    labels = _autoregressive_labels(vocabularies.source.tokens(source), vocabularies.target.tokens(target))
+    source_tokens, target_tokens = vocabularies.source.tokens(source), vocabularies.target.tokens(target)
+    labels = _autoregressive_labels(source_labels(translator, source_tokens), target_tokens)
     return TranslationRecord(labels, records)
 
 
@@ -76,7 +77,7 @@ def translation_scene(
     is_nat = isinstance(translator.model, NATransformer)
     with probe(translator.model, names) as records:
         best = translator.hypotheses([sentence], settings, alignments=True, snapshots=is_nat, split=False)[0][0]
-    labels = _hypothesis_labels(best)
+    labels = _hypothesis_labels(translator, best)
     return Scene(
         source=sentence,
         translation=best.text,
@@ -102,15 +103,22 @@ def parse_attention_name(name: str) -> tuple[Group, int]:
     return group, int(layer)
 
 
-def _hypothesis_labels(hypothesis: Any) -> Labels:
+def source_labels(translator: Any, subwords: Sequence[str]) -> list[str]:
+    """Return the labels of the source tokens on the axes of attention maps, END included if the model receives it."""
+    end = translator.model.config.source_length(subwords) - len(subwords)
+    return [*readable_labels(subwords), *["END"] * end]
+
+
+def _hypothesis_labels(translator: Any, hypothesis: Any) -> Labels:
     """Return the labels of the tokens on every axis of the attention maps."""
+    source = source_labels(translator, hypothesis.source_subwords)
     if not hypothesis.iterations:
-        return _autoregressive_labels(hypothesis.source_subwords, hypothesis.subwords)
+        return _autoregressive_labels(source, hypothesis.subwords)
     # The NAT target may have more positions than the translation has tokens.
     last = hypothesis.iterations[-1]
     output = readable_labels(last.subwords)
     return {
-        "source": [*readable_labels(hypothesis.source_subwords), "END"],
+        "source": source,
         "translation": readable_labels(hypothesis.labels),
         "decoder_output": output,
         "decoder_input": ["MASK" if updated else label for label, updated in zip(output, last.updated, strict=True)],
@@ -120,7 +128,7 @@ def _hypothesis_labels(hypothesis: Any) -> Labels:
 def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labels:
     labels = readable_labels(target)
     return {
-        "source": [*readable_labels(source), "END"],
+        "source": list(source),
         "translation": [*labels, "END"],
         "decoder_output": [*labels, "END"],
         "decoder_input": ["BOS", *labels],

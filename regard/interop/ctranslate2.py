@@ -163,7 +163,7 @@ def _build_spec(model: EncoderDecoder, tokens: tuple[Sequence[str], Sequence[str
     spec.config.decoder_start_token = target_tokens[c.bos]
     # Vocabularies of regard have no unknown token, because any text can be spelled in bytes; imported ones have.
     spec.config.unk_token = UNKNOWN if UNKNOWN in target_tokens else target_tokens[c.pad]
-    spec.config.add_source_eos = True
+    spec.config.add_source_eos = c.source_end
     spec.config.layer_norm_epsilon = c.norm_eps
     return spec
 

@@ -313,6 +313,8 @@ def without_gradients(module: nn.Module) -> Iterator[None]:
 def _check_exportable(config: EncoderDecoderConfig) -> None:
     if not isinstance(config, TransformerConfig):
         raise UserError("a non-autoregressive model has no decoder step to export")
+    if not config.source_end:
+        raise UserError("this model receives sources without END, which this format adds; export it to ctranslate2")
     if config.attention.kind == "full":
         return
     reasons = {

@@ -83,6 +83,8 @@ def choose_kind(config: EncoderDecoderConfig) -> Kind:
     models = "translation models of transformers"
     if not isinstance(config, TransformerConfig):
         raise UserError("transformers has no non-autoregressive translation model")
+    if not config.source_end:
+        raise UserError(f"{models} receive END after the source, unlike this model; export it to ctranslate2")
     if config.attention.kind != "full":
         raise UserError(f"{models} have full attention, but this model has {config.attention.kind}")
     if config.activation == "swiglu":

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError, prefix_errors
+from regard.interop.argos_import import is_engine
 from regard.interop.files import read_folder, read_json, read_optional_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
@@ -56,11 +57,11 @@ def import_model(
     """Convert a model of another library to a new model folder, and return a short description of it.
 
     Args:
-        path: A folder of transformers, sentence-transformers or timm, or a weights file of timm, torchvision or an
-            `nn.Transformer`.
+        path: A folder of transformers, sentence-transformers, timm or CTranslate2, a package of Argos Translate, or a
+            weights file of timm, torchvision or an `nn.Transformer`.
         changes: Keys of the config that cannot be inferred from the files, such as heads.
         embeddings: Names of the tensors around an `nn.Transformer`; see `Embeddings`.
-        tokenizer: A regard tokenizer for an `nn.Transformer`.
+        tokenizer: A regard tokenizer for an `nn.Transformer`; for CTranslate2, also a SentencePiece model.
 
     Raises:
         UserError: A file is missing or damaged, or regard does not support the model; nothing is written.
@@ -71,6 +72,8 @@ def import_model(
         raise UserError(f"{path}: no such file or folder")
     if is_model_folder(path):
         raise UserError(f"{path}: already a model folder or run of regard; nothing to import")
+    if is_engine(path):
+        return _import_engine(path, out, {"--embedding": embeddings}, tokenizer, changes)
     values = read_optional_json(path / CONFIG)
     export = None if "model_type" in values else describe_export(path)
     if export is not None:
@@ -93,6 +96,25 @@ def import_model(
             description = _import_torch(tensors, names, changes or {}, tokenizer, temporary)
         else:
             description = _import_vision(path, values, tensors, changes or {}, temporary)
+        (temporary / CARD).write_text(build_card(temporary), encoding="utf-8")
+    return description
+
+
+def _import_engine(
+    path: Path, out: Path, unused: Mapping[str, Any], tokenizer: Path | None, changes: Mapping[str, Any] | None
+) -> str:
+    """Import a folder of CTranslate2 or a package of Argos Translate."""
+    from regard.interop.argos_import import open_package
+    from regard.interop.ctranslate2_import import import_engine
+
+    for option, given in unused.items():
+        if given:
+            raise UserError(f"{path}: omit {option}: a model of CTranslate2 has none")
+    with replace_folder(out) as temporary, open_package(path) as package, prefix_errors(path):
+        translator, description = import_engine(
+            package.model, tokenizer or package.tokenizer, changes, package.languages
+        )
+        translator.save(temporary)
         (temporary / CARD).write_text(build_card(temporary), encoding="utf-8")
     return description
 

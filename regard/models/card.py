@@ -17,7 +17,7 @@ from regard.registry import EXTENSIONS, list_extensions
 from regard.runtime import read_json
 
 CARD = "README.md"
-SCORES, FINGERPRINTS = "scores.json", "fingerprints.json"
+SCORES, FINGERPRINTS, CONFIDENCE = "scores.json", "fingerprints.json", "confidence.json"
 PIPELINE_TAGS: dict[InputType, str] = {
     "text": "translation",
     "images": "image-classification",
@@ -34,8 +34,8 @@ def save_pretrained(
         folder: A new or empty folder, or a model folder, which is replaced.
         save: Writes the files of the model into an existing folder.
         model: The model.
-        source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores and the
-            fingerprints of its training data are copied.
+        source_folder: Folder from which the model was loaded. If its weights are unchanged, its scores, its confidence
+            and the fingerprints of its training data are copied.
     """
     if any(tensor.is_meta for tensor in model.parameters()):
         raise UserError("the weights are in another engine; load the model with the engine regard to save it")
@@ -43,7 +43,8 @@ def save_pretrained(
     with replace_folder(folder) as new:
         save(new)
         if source_folder is not None and _has_saved_weights(model, source_folder):
-            files = {SCORES: source_folder / SCORES, FINGERPRINTS: find_fingerprints(source_folder)}
+            files = {name: source_folder / name for name in (SCORES, CONFIDENCE)}
+            files[FINGERPRINTS] = find_fingerprints(source_folder)
             for name, path in files.items():
                 if path.is_file():
                     shutil.copyfile(path, new / name)

@@ -35,11 +35,11 @@ FORMAT = 1
 FULL_DISK = 2**16
 """A write that fails with fewer free bytes than this has failed because the disk is full."""
 EXPORTS = {
-    "*.argosmodel": "a package for Argos Translate; install it there, or use the model it was exported from",
+    "*.argosmodel": "a package for Argos Translate; install it there, or convert it with regard import",
     "*.onnx": "an export for onnxruntime; run it there, or use the model it was exported from",
     "*.pt2": "an export for PyTorch; load it with torch.export, or use the model it was exported from",
-    "model.bin": "an export for CTranslate2, which regard translate and regard serve accept; for other commands use "
-    "the model it was exported from",
+    "model.bin": "an export for CTranslate2, which regard translate and regard serve accept; for other commands "
+    "convert it with regard import",
 }
 """Description of exported folders by a file that they contain."""
 HINTS: dict[InputType, str] = {

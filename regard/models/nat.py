@@ -13,12 +13,12 @@ Shapes: B batch, S source tokens, T positions of the NAT target, W width, V voca
 (B = 1).
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Packed
@@ -45,6 +45,12 @@ class NATransformerConfig(EncoderDecoderConfig):
     )
     upsample_ratio: int = Field(2, gt=0, description="for end and ctc: positions of the NAT target per source token")
     upsample_extra: int = Field(4, ge=0, description="for end and ctc: additional positions of the NAT target")
+
+    @model_validator(mode="after")
+    def _check_source_end(self) -> Self:
+        if not self.source_end:
+            raise ValueError("non-autoregressive models need END after the source; omit source_end=false")
+        return self
 
     @property
     def mask_token(self) -> int:

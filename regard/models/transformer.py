@@ -48,6 +48,9 @@ class EncoderDecoderConfig(Settings):
         "all", description="which embeddings share weights: source, target and output; target and output; or none"
     )
     output_bias: bool = Field(False, description="a bias on the logits, as in Marian models")
+    source_end: bool = Field(
+        True, description="whether END follows the source; false for imported models of OpenNMT, such as Argos packages"
+    )
     attention: AttentionSettings = Field(
         FullSettings(), description="kind of self-attention: full, local, linear or routing, with its own keys"
     )
@@ -89,6 +92,14 @@ class EncoderDecoderConfig(Settings):
     @property
     def has_final_norm(self) -> bool:
         return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    def source_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that the encoder receives for a tokenised text: with END, unless `source_end` is false."""
+        return [*tokens, self.eos] if self.source_end or not tokens else list(tokens)
+
+    def source_length(self, tokens: Sequence[int]) -> int:
+        """Return the number of `source_tokens`."""
+        return len(tokens) + (self.source_end or not tokens)
 
     @classmethod
     def base(cls, vocab: int | tuple[int, int], **changes: Any) -> Self:

@@ -89,16 +89,22 @@ class CTranslate2Generator(ExternalGenerator):
     Args:
         folder: Folder with the files of the engine.
         vocabularies: Text of each token of the source and of the target, by id.
+        options: Further arguments of the engine's translator, such as `compute_type`.
     """
 
     library = "CTranslate2"
 
     def __init__(
-        self, folder: Path, vocabularies: tuple[Sequence[str], Sequence[str]], device: torch.device, longest: int | None
+        self,
+        folder: Path,
+        vocabularies: tuple[Sequence[str], Sequence[str]],
+        device: torch.device,
+        longest: int | None,
+        **options: Any,
     ) -> None:
         library = import_optional("ctranslate2", "export")
         threads = torch.get_num_threads()
-        options = {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
+        options |= {"device_index": device.index or 0} if device.type == "cuda" else {"intra_threads": threads}
         try:
             self._engine: Any = library.Translator(str(folder), device=device.type, **options)
             self._engine.translate_batch([vocabularies[0][:1]], max_decoding_length=1)  # reads the rest of its config

@@ -54,6 +54,10 @@ class Hypothesis:
         source: The text that was translated; empty if only its tokens are known.
         warning: States that the source is longer than all sources of the training data; None if it is not.
         parts: Hypotheses of the sentences if there are several.
+        confidence: Calibrated probability that the translation agrees with a reference, 0 to 1; None unless requested.
+        token_confidences: Calibrated probability of each token; empty unless requested.
+        flags: Suspected faults by name, such as "repetition", each with a detail; None unless requested.
+        truncated: Whether the search stopped at the maximum length.
     """
 
     text: str
@@ -69,6 +73,10 @@ class Hypothesis:
     source: str = ""
     warning: str | None = None
     parts: tuple[Hypothesis, ...] = ()
+    confidence: float | None = None
+    token_confidences: list[float] = field(default_factory=list)
+    flags: dict[str, str] | None = None
+    truncated: bool = False
 
     def __repr__(self) -> str:
         size = f"{len(self.parts)} sentences" if self.parts else f"{len(self.tokens)} tokens"

@@ -51,6 +51,9 @@ def translate_lines(
     form: Form = "text",
     alignments: bool = False,
     split: bool = True,
+    confidence: bool = False,
+    flags: bool = False,
+    review: Callable[[int, str, Hypothesis], bool] | None = None,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
 ) -> TranslationCounts:
@@ -62,16 +65,22 @@ def translate_lines(
         form: Format of the records, see `format_record`.
         alignments: Whether JSON records include alignments.
         split: Whether to split lines into sentences; otherwise a line is translated as one sequence.
+        confidence: Whether JSON records include confidences.
+        flags: Whether JSON records include suspected faults.
+        review: Called with the number, the source and the best translation of each line before its record is written;
+            returns whether a person should read it, which JSON records then state.
         done: Number of records that exist already; as many lines are skipped.
         on_progress: Called with the number of new records after each window.
     """
     counts = TranslationCounts()
     items = ((line, line) for line in lines)
+    details = {"alignments": alignments, "split": split, "confidence": confidence, "flags": flags}
     translated = translate_items(
-        translator, items, settings, constraints, alignments=alignments, split=split, done=done, on_progress=on_progress
+        translator, items, settings, constraints, done=done, on_progress=on_progress, **details
     )
     for number, source, hypotheses in translated:
-        write(format_record(form, number, source, hypotheses))
+        listed = None if review is None else review(number, source, hypotheses[0])
+        write(format_record(form, number, source, hypotheses, listed))
         counts.records += 1
         counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
@@ -85,14 +94,13 @@ def translate_items(
     settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
-    alignments: bool = False,
-    split: bool = True,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
+    **details: bool,
 ) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
     """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
 
-    See `translate_lines` for the other arguments.
+    See `translate_lines` for the other arguments. The details are those of `Translator.hypotheses`, such as `split`.
     """
     items, start = _skip(items, done)
     reported = done
@@ -103,9 +111,7 @@ def translate_items(
             window.append(item)
             yield text
 
-    results = translator.stream(
-        pass_texts(), settings, first=start + 1, constraints=constraints, alignments=alignments, split=split
-    )
+    results = translator.stream(pass_texts(), settings, first=start + 1, constraints=constraints, **details)
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
@@ -136,12 +142,14 @@ def _skip(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:
     return chain(window, following, items), start
 
 
-def format_record(form: Form, number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str:
+def format_record(
+    form: Form, number: int, source: str, hypotheses: Sequence[Hypothesis], needs_review: bool | None = None
+) -> str:
     """Return the record of a line, including line breaks.
 
     "text" is the best translation; "n-best" has a line "number ||| text ||| score" for each translation; "json" is an
-    object with the best translation, and the n best translations of each sentence with their scores and subwords.
-    Except in JSON, line breaks in a translation become spaces.
+    object with the best translation, and the n best translations of each sentence with their scores and subwords; it
+    also contains `needs_review` unless that is None. Except in JSON, line breaks in a translation become spaces.
     """
     if form == "text":
         return f"{join_lines(hypotheses[0].text)}\n"
@@ -150,7 +158,12 @@ def format_record(form: Form, number: int, source: str, hypotheses: Sequence[Hyp
         return "".join(f"{SEPARATOR.join(row)}\n" for row in fields)
     n_best_lists = zip(*(hypothesis.sentences for hypothesis in hypotheses), strict=True) if source.strip() else ()
     sentences = [_sentence_to_json(n_best) for n_best in n_best_lists]
-    record = {"source": source, "text": hypotheses[0].text, "sentences": sentences}
+    best = hypotheses[0]
+    record: dict[str, Any] = {"source": source, "text": best.text}
+    record |= {} if best.confidence is None else {"confidence": best.confidence}
+    record |= {} if best.flags is None else {"flags": best.flags}
+    record |= {} if needs_review is None else {"needs_review": needs_review}
+    record["sentences"] = sentences
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
@@ -176,6 +189,11 @@ def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
         values["alignment"] = [[round(weight, 4) for weight in row] for row in hypothesis.alignment]
     if hypothesis.phrases:
         values["phrases"] = hypothesis.phrases
+    if hypothesis.confidence is not None:
+        values["confidence"] = hypothesis.confidence
+        values["token_confidences"] = hypothesis.token_confidences
+    if hypothesis.flags is not None:
+        values["flags"] = hypothesis.flags
     return values
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field, StrictInt
@@ -48,12 +48,17 @@ from regard.pipelines.external import CTranslate2Generator, ExternalGenerator, c
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.mbr import build_utility, minimise_risk
 
+if TYPE_CHECKING:
+    from regard.pipelines.quality import QualityEstimator
+
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
 MAX_TOKENS = 4096
 """Tokens of a sentence, if the model has no more positions; time grows with their square."""
 MAX_CHARACTERS_PER_TOKEN = 64
 """A text with more characters is too long for any vocabulary, so it is not tokenised."""
+LIKELY_END = -0.69
+"""Log-probability of END, that of one half, from which a translation of the maximum length is complete."""
 NO_CONSTRAINTS = DecodingRequest(())
 Tokens = Sequence[int]
 TranslationModel = Transformer | NATransformer
@@ -98,6 +103,7 @@ class Translator:
         self.generator = _build_generator(self.models) if generator is None else generator
         self._rerankers: dict[Path, Translator] = {}
         self._folder: Path | None = None  # that the model was loaded from
+        self._quality: QualityEstimator | None = None
 
     def __repr__(self) -> str:
         ensemble = f", ensemble of {len(self.models)}" if len(self.models) > 1 else ""
@@ -210,6 +216,8 @@ class Translator:
         snapshots: bool = False,
         first: int = 1,
         split: bool = True,
+        confidence: bool = False,
+        flags: bool = False,
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of every text, best first. A blank text is returned unchanged.
 
@@ -225,16 +233,20 @@ class Translator:
             snapshots: Whether to return the target after each iteration of a non-autoregressive model.
             first: Number of the first text, for errors.
             split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
+            confidence: Whether to return calibrated confidences of sentences and tokens.
+            flags: Whether to return suspected faults, such as missing numbers.
 
         Raises:
             UserError: A text or a setting is invalid, a sequence is too long for the model, a phrase is required in a
-                text of several sentences, or the list of constraints has another length.
+                text of several sentences, the list of constraints has another length, or the confidence of the model
+                is not calibrated.
         """
         texts = check_texts(texts, first)
+        estimate = self.quality.select(confidence, flags) if confidence or flags else None
         of_texts = _constraints_of_texts(constraints, len(texts))
         distinct = {one: _to_request(one, self.vocabularies.target) for one in (None, *of_texts)}
         resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
-        splits = [split_sentences(text, self._fits) if split else SplitText.of(text) for text in texts]
+        splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
         sentences = [sentence for one in splits for sentence in one.sentences]
         positions = [(number, i) for number, one in enumerate(splits, first) for i in range(len(one.sentences))]
         for number, i in positions:
@@ -251,12 +263,22 @@ class Translator:
         ]
         found = iter(self._search(sentences, requests, resolved[0], of_sentences, alignments, trees, snapshots))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
-        return [
+        results = [
             _join_sentences(text, one, [next(found) for _ in one.sentences])
             if one.sentences
             else [replace(blank, text=text, source=text)]
             for text, one in zip(texts, splits, strict=True)
         ]
+        return results if estimate is None else [[estimate(one) for one in n_best] for n_best in results]
+
+    @property
+    def quality(self) -> QualityEstimator:
+        """Estimates confidences and flags. The calibration is read when it is first needed."""
+        if self._quality is None:
+            from regard.pipelines.quality import QualityEstimator
+
+            self._quality = QualityEstimator(self._folder, self.languages[0])
+        return self._quality
 
     def _search(
         self,
@@ -285,7 +307,9 @@ class Translator:
                 self.generator.run_forward(sources, [found[i][0] for i in range(len(sources))])
         return [
             [
-                self._to_hypothesis(hypothesis, source, sentence, constraints[i], maps.get((i, n)))
+                self._to_hypothesis(
+                    hypothesis, source, sentence, constraints[i], maps.get((i, n)), self._max_length(source, settings)
+                )
                 for n, hypothesis in enumerate(found[i])
             ]
             for i, (source, sentence) in enumerate(zip(sources, sentences, strict=True))
@@ -367,7 +391,7 @@ class Translator:
         refresh_prepacked(self.model)
         with self._inference():
             for batch in batch_by_tokens(range(len(texts)), sources, BATCH_TOKENS):
-                tokens, layout = pad_batch([[*sources[i], config.eos] for i in batch], config.pad, device)
+                tokens, layout = pad_batch([config.source_tokens(sources[i]) for i in batch], config.pad, device)
                 for i, row in zip(batch, self.model.encode(tokens, layout), strict=True):
                     outputs = row[: max(1, len(sources[i]))]
                     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
@@ -415,7 +439,8 @@ class Translator:
             limits.append(self.generator.longest)
         return min(limits) - 1 if limits else None
 
-    def _fits(self, sentence: str) -> bool:
+    def fits(self, sentence: str) -> bool:
+        """Return whether a sentence is short enough for the model."""
         limit = self.max_source_tokens
         try:
             return limit is None or len(self.vocabularies.source.encode(sentence)) <= limit
@@ -473,7 +498,7 @@ class Translator:
                 self.generator.run_forward([sources[i] for i, _ in chosen], [found[i][n] for i, n in chosen])
             for weights, (i, n) in zip(torch.stack(collected).mean(0), chosen, strict=True):
                 rows = self.generator.attention_rows(found[i][n])
-                maps[i, n] = weights[rows, : len(sources[i]) + 1].tolist()
+                maps[i, n] = weights[rows, : self.model.config.source_length(sources[i])].tolist()
         return maps
 
     def _to_hypothesis(
@@ -483,8 +508,9 @@ class Translator:
         sentence: Sentence,
         constraints: Constraints | None = None,
         alignment: list[list[float]] | None = None,
+        max_length: int | None = None,
     ) -> Hypothesis:
-        """Add texts to a hypothesis of tokens."""
+        """Add texts to a hypothesis of tokens, which the search limited to `max_length` tokens, END included."""
         target = self.vocabularies.target
         translation = target.decode(hypothesis.tokens)
         tree: list[TreeNode] | None = None
@@ -509,7 +535,15 @@ class Translator:
             iterations=iterations,
             source=sentence.text,
             warning=length_warning(len(source), self.longest_source, sentence.divided),
+            truncated=_is_truncated(hypothesis, max_length),
         )
+
+    def _max_length(self, source: Tokens, settings: DecodingSettings) -> int | None:
+        """Return the maximum number of tokens of a translation, END included; None if the search has no limit."""
+        if not isinstance(settings, SearchSettings):
+            return None
+        limit, positions = settings.max_target_length(len(source)), self.model.config.max_positions
+        return limit if positions is None else min(limit, positions)
 
     def _label(self, tokens: Tokens) -> list[str]:
         """Return the text of each token, with names for END and the CTC blank."""
@@ -530,6 +564,14 @@ class Translator:
             members = () if hooks else self.models
             disabled = [stack.enter_context(disable_qkv_hooks(model)) for model in members]
             yield any(disabled)
+
+
+def _is_truncated(hypothesis: TokenHypothesis, max_length: int | None) -> bool:
+    """Return whether a translation ends because of its length: the model preferred another token to END there."""
+    if max_length is None or len(hypothesis.tokens) + 1 < max_length:
+        return False
+    ends = hypothesis.token_log_probs[len(hypothesis.tokens) :]
+    return not ends or ends[0] < LIKELY_END
 
 
 def is_exported(path: Path) -> bool:

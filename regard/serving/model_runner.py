@@ -19,7 +19,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
-from regard.serving.views import explanations, images, text
+from regard.serving.views import explanations, images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -30,10 +30,11 @@ TEXT_VIEWS = {
     "arithmetic": text.view_arithmetic,
     "beam": text.view_beam,
     "change": text.view_change,
+    "overview": overview.view_overview,
     "why": explanations.view_why,
     "lens": explanations.view_lens,
 }
-TEXT_SECTIONS = ("translate", "attention", "why", "arithmetic", "beam", "change", "positions")
+TEXT_SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 
@@ -175,9 +176,10 @@ class ClassificationRunner(ModelRunner):
         self.operations = {
             "classify": self.classify,
             "image": _for_each(images.view_image, self.classifier),
+            "image_overview": _for_each(overview.view_image_overview, self.classifier),
             "positions": _for_each(view_positions, model),
         }
-        classes, sections = self.classifier.classes, ("image", "positions")
+        classes, sections = self.classifier.classes, ("overview", "image", "positions")
         self.info = _describe(request, model, device, operations=("classify",), classes=classes, sections=sections)
 
     def warm_up(self) -> None:
@@ -203,10 +205,17 @@ class InspectionRunner(ModelRunner):
     def __init__(self, request: LoadRequest, is_two_view: bool) -> None:
         device = choose_device(request.device)
         self.model, _ = load_model(find_model_folder(request.run), device)
-        self.operations = {"views": _for_each(images.view_image_pair, self.model)} if is_two_view else {}
+        if is_two_view:
+            self.operations = {
+                "views": _for_each(images.view_image_pair, self.model),
+                "image_overview": _for_each(overview.view_pair_overview, self.model),
+            }
+        else:
+            self.operations = {}
         self.operations["positions"] = _for_each(view_positions, self.model)
         lacks = None if is_two_view else "tokenizer"
-        self.info = _describe(request, self.model, device, operations=(), sections=tuple(self.operations), lacks=lacks)
+        sections = ("overview", "views", "positions") if is_two_view else ("positions",)
+        self.info = _describe(request, self.model, device, operations=(), sections=sections, lacks=lacks)
 
     def warm_up(self) -> None:
         if "views" in self.operations:

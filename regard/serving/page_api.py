@@ -28,7 +28,7 @@ PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
 }
-SECTIONS = {"translation": "translate", "map": "attention", "lens": "why"}
+SECTIONS = {"translation": "translate", "map": "attention", "lens": "why", "image_overview": "overview"}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -110,6 +110,26 @@ async def positions(request: Request, body: page_schemas.PositionsRequest, servi
     """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
     service.check_request(request, body.api_key)
     return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
+
+
+@inspect_router.post("/overview", **PACKET_RESPONSE)
+async def overview(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
+    """Return the vectors of a translation between all sublayers of the model."""
+    return _packet(await _inspect_text(service, request, "overview", body))
+
+
+@inspect_router.post("/image_overview", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_overview(request: Request, service: ServiceDependency) -> Response:
+    """Return the vectors of the patches of an image, or of two views, between all sublayers of the model."""
+    fields, images = await read_images(request, schemas.ImageRequest)
+    service.check_request(request, fields.api_key)
+    model = service.models.find(fields.model, "overview")
+    count = 2 if model.supports("views") else 1
+    if len(images) != count:
+        raise bad_request(f"Invalid request: {len(images)} images; send {count} as image")
+    item = {"images": images, "pixels": service.limits.image_pixels}
+    size = sum(await service.measure_images(images))
+    return _packet(await _inspect(service, request, "image_overview", model.name, item, size))
 
 
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)

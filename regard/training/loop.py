@@ -23,7 +23,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.saving import Saver
 from regard.training.state import DataShard, Positioned, TrainingState
-from regard.training.task import B, DivergedError, LossSum, Task
+from regard.training.task import B, DivergedError, LossSum, Task, Validation
 
 EARLY_LOGS = (1, 2, 5, 10, 20)
 """Steps that are logged if the interval is longer, so that a new run shows its loss and speed within seconds."""
@@ -337,11 +337,12 @@ class TrainingLoop(Generic[B]):
             # Validation batches have other shapes, for which nothing should be compiled.
             stance = torch.compiler.set_stance("force_eager")
             with state.phase("validation"), self.strategy.full_model(weights) as model, stance:
-                scores = self.processes.on_main(lambda: self._score(model))
+                validation = self.processes.on_main(lambda: self._validate(model))
+                scores = validation.scores
                 best = state.best_scores
                 is_best = self.training.keeps_newest or not best or _rank(scores) > _rank(best)
                 names = ("last", "best") if is_best else ("last",)
-                self.processes.on_main(lambda: self.saver.save_model(model, scores, names))
+                self.processes.on_main(lambda: self.saver.save_model(model, validation, names))
         except DivergedError:
             raise
         except UserError:
@@ -354,11 +355,11 @@ class TrainingLoop(Generic[B]):
             state.best_scores, state.best_step = scores, step
         state.meter.restart()
 
-    def _score(self, model: nn.Module) -> dict[str, float]:
+    def _validate(self, model: nn.Module) -> Validation:
         with autocast(self.state.device, self.training.precision):
             validation = self.task.validate(model)
         self.reporter.validation(validation)
-        return validation.scores
+        return validation
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from itertools import chain
@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.models.card import SCORES
 from regard.models.folder import replace_folder
 from regard.training.checkpoint import reporting_write_errors, save_checkpoint
 from regard.training.distributed import Processes
 from regard.training.metrics_log import CHECKPOINTS
 from regard.training.state import TrainingState
-from regard.training.task import Task
+from regard.training.task import Task, Validation
 
 MAX_PENDING = 2
 """A validation and a checkpoint of the same step may wait; both hold their own copy of the weights."""
@@ -72,24 +73,29 @@ class Saver:
         copied = dict(zip(tensors, copies, strict=True))
         self.writer.submit(lambda: save_checkpoint(self.checkpoints, step, copied, values, keep), wait)
 
-    def save_model(self, model: nn.Module, scores: dict[str, float], names: Sequence[str]) -> None:
+    def save_model(self, model: nn.Module, validation: Validation, names: Sequence[str]) -> None:
         """Save a model with its scores in folders with these names; only the main process calls this method."""
-        text = json.dumps({"step": self.state.step, "validation": scores}, indent=2) + "\n"
+        scores = {"step": self.state.step, "validation": validation.scores} | validation.details
+        files = {
+            name: json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+            for name, values in {SCORES: scores, **validation.files}.items()
+        }
         with self.state.phase("saving"):
             copied = copy_model_to_host(model) if self.writer.background else None
             if copied is None:
                 self.writer.wait()
-                self._write_model(model, text, names)
+                self._write_model(model, files, names)
             else:
                 copy, wait = copied
-                self.writer.submit(lambda: self._write_model(copy, text, names), wait)
+                self.writer.submit(lambda: self._write_model(copy, files, names), wait)
 
-    def _write_model(self, model: nn.Module, scores: str, names: Sequence[str]) -> None:
+    def _write_model(self, model: nn.Module, files: Mapping[str, str], names: Sequence[str]) -> None:
         for name in names:
             path = self.out / name
             with reporting_write_errors(path, self.checkpoints), replace_folder(path) as folder:
                 self.task.save(folder, model)
-                (folder / "scores.json").write_text(scores, encoding="utf-8")
+                for file, text in files.items():
+                    (folder / file).write_text(text, encoding="utf-8")
 
     def check(self) -> None:
         """Raise the error of a write that has failed."""

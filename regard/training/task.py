@@ -47,10 +47,19 @@ class LossSum:
 
 @dataclass(frozen=True)
 class Validation:
-    """Scores on the validation set and a few samples; the model with the highest `scores["score"]` is the best."""
+    """Scores on the validation set and a few samples; the model with the highest `scores["score"]` is the best.
+
+    Attributes:
+        scores: Scores by name.
+        samples: A few samples.
+        details: Further groups of scores.json, as plain values.
+        files: Further JSON files of the model folder by name, as plain values.
+    """
 
     scores: dict[str, float]
     samples: list[Sample] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
 
 
 def sample_indices(number: int, total: int) -> list[int]:

@@ -321,6 +321,9 @@ def test_the_tree_contains_the_path_to_the_result() -> None:
         assert abs(winner.score - best[0].score) < 1e-9
         for step in range(max(e.step for e in tree) + 1):
             assert sum(e.step == step and e.outcome == "kept" for e in tree) <= 3
+        for e in tree:
+            previous = tree[e.parent].cumulative_log_prob if e.parent != -1 else 0.0
+            assert abs(e.cumulative_log_prob - previous - e.log_prob) < 1e-6, "also of forbidden tokens"
         # Only END may follow at the maximum length; the tree has the forbidden tokens.
         assert all(e.outcome.startswith(("kept", "ended", "dropped: ", "forbidden: ")) for e in tree)
         assert {e.step for e in tree if e.outcome.startswith("forbidden")} <= {4}

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ def test_a_worker_is_cleaned_up_without_a_thread() -> None:
     assert worker._connection.closed
     assert worker._process.returncode == -signal.SIGKILL
     assert not worker.alive
+
+
+def test_killing_a_worker_does_not_wait_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop of the server would stand still."""
+    worker, end = WorkerProcess(), threading.Event()
+    worker._thread.submit(end.wait)
+    worker.kill()  # with shutdown(wait=True) this would not return
+    assert not worker.alive
+    end.set()
 
 
 class ScriptedConnection:

@@ -51,6 +51,7 @@ def test_average_of_several_models_is_the_mean_of_their_weights(
     answer = command("average", *runs, "--out", tmp_path / "mean")
     assert answer.code == 0, answer.err
     assert answer.out.count("averaged ") == 3
+    assert f"regard translate {tmp_path / 'mean'} < FILE" in answer.out
     assert_mean(tmp_path / "mean", [weights(run / "best") for run in runs])
     assert Translator.load(tmp_path / "mean").languages == ("en", "zh")
     assert sorted(path.name for path in (tmp_path / "mean").iterdir()) == [

@@ -46,12 +46,15 @@ def tokenise_corpus(
     skipped: SkippedPairs,
     words: tuple[WordTypes, WordTypes] | None = None,
     tag: int | None = None,
+    source_end: bool = True,
 ) -> Iterator[ParallelTokens]:
     """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped.
 
     With `words`, the chunks contain the numbers of the words too. `tag` is a token before every source.
+    `source_end` is that of the model's configuration.
     """
     records, prefix = iter(records), [] if tag is None else [tag]
+    ends, bos, eos = [source.special_ids["eos"]] * source_end, target.special_ids["bos"], target.special_ids["eos"]
     while chunk := list(islice(records, CHUNK)):
         sources: list[list[int]] = []
         targets: list[list[int]] = []
@@ -67,30 +70,34 @@ def tokenise_corpus(
                 skipped.add(record, f"over {max_tokens} tokens", len(s), len(t))
             else:
                 kept.append(record.pair)
-                sources.append([*s, source.EOS])
-                targets.append([target.BOS, *t, target.EOS])
+                sources.append([*s, *ends])
+                targets.append([bos, *t, eos])
                 word_ids = source.word_ids(s), target.word_ids(t)
-                links.append([] if record.links is None else link_tokens(record.links, *word_ids))
+                links.append([] if record.links is None else link_tokens(record.links, *word_ids, source_end))
         numbers = None
         if words is not None:
             numbers = (
                 words[0].index([pair.source for pair in kept], prefix),
-                words[1].index([pair.target for pair in kept], [target.BOS]),
+                words[1].index([pair.target for pair in kept], [bos]),
             )
         columns = RaggedArray.of(sources), RaggedArray.of(targets), RaggedArray.of(links)
         yield ParallelTokens(*columns, (len(sources),), numbers)
 
 
-def tokenise_pairs(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer) -> ParallelTokens:
+def tokenise_pairs(
+    pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, source_end: bool = True
+) -> ParallelTokens:
     """Tokenise a small corpus in memory; only pairs with an empty side are skipped."""
     records = (PairRecord(pair, "", number) for number, pair in enumerate(pairs, start=1))
-    chunks = list(tokenise_corpus(records, source, target, None, SkippedPairs()))
+    chunks = list(tokenise_corpus(records, source, target, None, SkippedPairs(), source_end=source_end))
     sources = RaggedArray.concatenate([chunk.source for chunk in chunks])
     targets = RaggedArray.concatenate([chunk.target for chunk in chunks])
     return ParallelTokens(sources, targets, None, (len(sources),))
 
 
-def link_tokens(links: Links, source_words: Sequence[int], target_words: Sequence[int]) -> list[int]:
+def link_tokens(
+    links: Links, source_words: Sequence[int], target_words: Sequence[int], source_end: bool = True
+) -> list[int]:
     """Convert links between words to links between tokens.
 
     Every token of a word is linked to every token of the words that it is linked to, and EOS to EOS.
@@ -103,7 +110,8 @@ def link_tokens(links: Links, source_words: Sequence[int], target_words: Sequenc
     """
     source_positions, target_positions = _positions_by_word(source_words), _positions_by_word(target_words)
     token_links = {(t, s) for i, j in links for t in target_positions.get(j, []) for s in source_positions.get(i, [])}
-    token_links.add((len(target_words), len(source_words)))
+    if source_end:
+        token_links.add((len(target_words), len(source_words)))
     return [position for link in sorted(token_links) for position in link]
 
 

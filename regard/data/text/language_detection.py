@@ -70,3 +70,7 @@ class ExpectedLanguage:
         """Return the probability of the expected language among all known ones, and the most likely language."""
         ranked = self._identifier.rank(text)
         return dict(ranked)[self.code], ranked[0][0]
+
+    def rank(self, text: str) -> list[tuple[str, float]]:
+        """Return all known languages and their probabilities, the most likely first."""
+        return [(str(code), float(probability)) for code, probability in self._identifier.rank(text)]

@@ -60,15 +60,20 @@ def match_language(tag: str, codes: Iterable[str]) -> str | None:
     codes = list(codes)
     if tag in codes:
         return tag
-    language = _language_of(tag)
-    return min((code for code in codes if _language_of(code) == language), key=len, default=None)
+    language = language_of(tag)
+    return min((code for code in codes if language_of(code) == language), key=len, default=None)
 
 
-def _language_of(tag: str) -> str:
+def language_of(tag: str) -> str:
     """Return the language of a tag such as `pt-BR` or `zh_Hant_TW`, without its region."""
     parts = tag.lower().replace("_", "-").split("-")
     prefixes = ("-".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((CODES[prefix] for prefix in prefixes if prefix in CODES), parts[0])
+
+
+def script_languages() -> frozenset[str]:
+    """Return the languages that `detect_language` recognises by their script."""
+    return frozenset(_SCRIPTS.values())
 
 
 def find_language(name: str) -> str:
@@ -95,4 +100,4 @@ def detect_language(texts: Iterable[str]) -> str:
 
 def has_spaces(code: str) -> bool:
     """Return whether a language, such as "en" or "zh-CN", is written with spaces between words."""
-    return _language_of(code) not in _UNSPACED
+    return language_of(code) not in _UNSPACED

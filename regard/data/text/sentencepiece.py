@@ -15,9 +15,12 @@ from regard.data.text.tokenizer import Tokenizer, check_surrogates
 from regard.errors import UserError
 from regard.runtime import import_optional, one_line, parse_json
 
+SpecialTokens = Mapping[str, str]
+"""Names of the tokens for padding ("pad"), start of the decoder ("bos"), END ("eos") and unknown tokens ("unk")."""
+MARIAN: SpecialTokens = {"pad": "<pad>", "bos": "<pad>", "eos": "</s>", "unk": "<unk>"}
+"""Special tokens of Marian models, whose decoder starts from padding."""
 FILE_START = '{"sentencepiece":'
 """Beginning of a file written by `SentencePieceTokenizer.save`."""
-REQUIRED_TOKENS = ("<pad>", "</s>", "<unk>")
 _LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
 """A token that selects the target language of a multilingual model, such as ">>de<<"."""
 
@@ -29,19 +32,20 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: Content of the SentencePiece model file.
-        ids: Id of every token, without gaps; contains `REQUIRED_TOKENS`.
+        ids: Id of every token, without gaps; contains the special tokens.
         name: Name of the tokenizer in error messages.
+        special: Names of the special tokens.
     """
 
-    def __init__(self, model: bytes, ids: Mapping[str, int], name: str) -> None:
-        self._model, self._ids = model, dict(ids)
+    def __init__(self, model: bytes, ids: Mapping[str, int], name: str, special: SpecialTokens = MARIAN) -> None:
+        self._model, self._ids, self._special = model, dict(ids), dict(special)
         self._processor = _open_sentencepiece(model, name)
         if sorted(self._ids.values()) != list(range(len(self._ids))):
             raise UserError(f"{name}: the token ids have gaps or duplicates, but must be 0 to {len(self._ids) - 1}")
-        for token in REQUIRED_TOKENS:
+        for token in self._special.values():
             if token not in self._ids:
                 raise UserError(f"{name}: the vocabulary has no token {token}")
-        self._unknown = self._ids["<unk>"]
+        self._unknown = self._ids[self._special["unk"]]
         tokens = sorted(self._ids, key=self._ids.__getitem__)
         self._tokens = [token.replace(SPACE_MARK, " ") for token in tokens]
         try:
@@ -51,7 +55,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{name}: damaged SentencePiece model ({one_line(error)})") from None
 
     def _decode_token(self, token: str) -> bytes:
-        if token in REQUIRED_TOKENS or _LANGUAGE_TOKEN.fullmatch(token):
+        if token in self._special.values() or _LANGUAGE_TOKEN.fullmatch(token):
             return b""
         sentencepiece_id = self._processor.piece_to_id(token)
         if self._processor.is_byte(sentencepiece_id):
@@ -61,9 +65,19 @@ class SentencePieceTokenizer(Tokenizer):
         return token.replace(SPACE_MARK, " ").encode("utf-8")
 
     @property
-    def kind(self) -> Literal["bpe", "word"]:
-        """Not available, because only tokenizers trained by regard have a kind."""
-        raise UserError("this is a SentencePiece tokenizer; a model with it can translate, but not be trained")
+    def kind(self) -> Literal["bpe", "word", "sentencepiece"]:
+        """Always "sentencepiece"."""
+        return "sentencepiece"
+
+    @property
+    def special_ids(self) -> dict[Literal["pad", "bos", "eos"], int]:
+        pad, bos, eos = (self._ids[self._special[name]] for name in ("pad", "bos", "eos"))
+        return {"pad": pad, "bos": bos, "eos": eos}
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """All tokens by id, spelled as in SentencePiece, so that other engines can use them with the same model."""
+        return sorted(self._ids, key=self._ids.__getitem__)
 
     @property
     def ids(self) -> dict[str, int]:
@@ -113,7 +127,8 @@ class SentencePieceTokenizer(Tokenizer):
         raise UserError("this is a SentencePiece tokenizer, which this format does not support")
 
     def _to_json(self) -> str:
-        content = {"sentencepiece": base64.b64encode(self._model).decode("ascii"), "ids": self._ids}
+        model = base64.b64encode(self._model).decode("ascii")
+        content = {"sentencepiece": model, "ids": self._ids, "special": self._special}
         return json.dumps(content, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -121,16 +136,20 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             values = parse_json(content)
             model, ids = base64.b64decode(values["sentencepiece"], validate=True), values["ids"]
+            special: SpecialTokens = dict(values.get("special", MARIAN))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}); import it again.") from None
-        return cls(model, check_ids(ids, path), str(path))
+        if special.keys() != MARIAN.keys() or set(map(type, special.values())) != {str}:
+            raise UserError(f"{path} is damaged (special must name {', '.join(MARIAN)}); import it again.")
+        return cls(model, check_ids(ids, path), str(path), special)
 
     def fingerprint(self) -> str:
-        content = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model
+        special = "" if self._special == MARIAN else json.dumps(sorted(self._special.items()))
+        content = json.dumps(sorted(self._ids.items())).encode("utf-8") + self._model + special.encode("utf-8")
         return hashlib.sha256(content).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer")
+        return SentencePieceTokenizer, (self._model, self._ids, "the tokenizer", self._special)
 
 
 Tokenizer.formats[FILE_START] = SentencePieceTokenizer

@@ -152,8 +152,13 @@ class Tokenizer:
         return f"Tokenizer({self.kind}, {len(self):,} tokens)"
 
     @property
-    def kind(self) -> Literal["bpe", "word"]:
-        """The `kind` that was passed to `train`."""
+    def special_ids(self) -> dict[Literal["pad", "bos", "eos"], int]:
+        """Ids of padding, of the token from which the decoder starts, and of END."""
+        return {"pad": self.PAD, "bos": self.BOS, "eos": self.EOS}
+
+    @property
+    def kind(self) -> Literal["bpe", "word", "sentencepiece"]:
+        """The `kind` that was passed to `train`; "sentencepiece" for tokenizers of imported models."""
         return "word" if json.loads(self._backend.to_str())["model"]["ignore_merges"] else "bpe"
 
     @property

@@ -58,7 +58,8 @@ class CapturedSearch:
         if len(requests) > 1 and memory_of(self.model, shape) > self._available_memory():
             half = len(requests) // 2
             return self._search(requests[:half], settings) + self._search(requests[half:], settings)
-        tokens, layout = pad_batch([[*request.source, config.eos] for request in requests], config.pad, self.device)
+        sources = [config.source_tokens(request.source) for request in requests]
+        tokens, layout = pad_batch(sources, config.pad, self.device)
         grow_position_tables(self.model, max(source, target))
         step = self._step(shape)
         step.start(tokens, layout, constraints.max_lengths, settings)

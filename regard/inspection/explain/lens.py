@@ -92,14 +92,14 @@ def read_layers(translator: Any, sentence: str, target: Tokens | None = None, to
     target = list(translate_tokens(translator, sentence) if target is None else target)
     check_target(translator, target)
     eos, bos, device = model.config.eos, model.config.bos, model.target_embedding.weight.device
-    source = translator.vocabularies.source.encode(sentence)
+    source = model.config.source_tokens(translator.vocabularies.source.encode(sentence))
     with evaluation_mode(model), record_states(model) as states:
-        model(torch.tensor([[*source, eos]], device=device), torch.tensor([[bos, *target]], device=device))
+        model(torch.tensor([source], device=device), torch.tensor([[bos, *target]], device=device))
     vocabulary = translator.vocabularies.target
     decoder = _read(model, model.decoder_norm, states.decoder, [*target, eos], vocabulary, top)
     encoder = None
     if model.config.tie == "all":
-        encoder = _read(model, model.encoder_norm, states.encoder, [*source, eos], vocabulary, top)
+        encoder = _read(model, model.encoder_norm, states.encoder, source, vocabulary, top)
     return Lens(decoder, encoder)
 
 

@@ -140,7 +140,7 @@ def patch_activations(
 
 def _replace_source(translator: Any, word: TargetWord, other: str) -> TargetWord:
     """Return the word after the same prefix, given another sentence."""
-    source = (*translator.vocabularies.source.encode(other), translator.model.config.eos)
+    source = tuple(translator.model.config.source_tokens(translator.vocabularies.source.encode(other)))
     if len(source) != len(word.source):
         raise UserError(
             f"{word.sentence!r} has {len(word.source) - 1} tokens and {other!r} has {len(source) - 1}; states are "

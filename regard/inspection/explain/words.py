@@ -95,7 +95,7 @@ def choose_word(translator: Any, sentence: str, word: str | int, target: Tokens 
     check_target(translator, target)
     start, stop = _find(translator.vocabularies.target, target, word)
     pieces = tuple(target[start:stop]) or (config.eos,)
-    source = (*translator.vocabularies.source.encode(sentence), config.eos)
+    source = tuple(config.source_tokens(translator.vocabularies.source.encode(sentence)))
     label = _text_of(translator.vocabularies.target, pieces, config.eos)
     return TargetWord(sentence, source, (config.bos, *target[:start]), pieces, label, start, tuple(target))
 

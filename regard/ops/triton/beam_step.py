@@ -8,31 +8,38 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["l_r", "V", "eos", "G"])
+@triton.jit(do_not_specialize=["row_stride", "V", "eos", "G"])
 def scan(
-    logits, values, tokens, maxima, sums, status, l_r, V, eos, G, C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
+    logits, values, tokens, maxima, sums, status, row_stride, V, eos, G,
+    C: tl.constexpr, CP: tl.constexpr, W: tl.constexpr
 ):  # fmt: skip
-    """Store the largest logits of a chunk without END, its maximum and its sum of exponentials."""
-    row, g = tl.program_id(0), tl.program_id(1)
-    if (row == 0) & (g == 0):
+    """Reduce a chunk of the logits of a hypothesis to what `advance` needs: its program ids are the two indices.
+
+    Stores the C largest logits without END and their tokens, (hypotheses, G + 1, CP), the logit of END in the last
+    chunk of these, and the maximum and the sum of exponentials of the chunk with END, (hypotheses, G).
+    """
+    hypothesis, chunk = tl.program_id(0), tl.program_id(1)
+    if (hypothesis == 0) & (chunk == 0):
         tl.store(status, 0)  # `advance` counts undecided sentences
     lane = tl.arange(0, W)
-    token = g * W + lane
-    x = tl.load(logits + row.to(tl.int64) * l_r + token, mask=token < V, other=float("-inf")).to(tl.float32)
-    maximum = tl.max(x, 0)
-    tl.store(maxima + row * G + g, maximum)
-    tl.store(sums + row * G + g, tl.sum(tl.exp(x - tl.where(maximum == float("-inf"), 0.0, maximum)), 0))
-    if (eos >= g * W) & (eos < (g + 1) * W):
-        slot = (row * (G + 1) + G) * CP
-        tl.store(values + slot, tl.sum(tl.where(token == eos, x, 0.0), 0))
+    token = chunk * W + lane
+    row = logits + hypothesis.to(tl.int64) * row_stride
+    logit = tl.load(row + token, mask=token < V, other=float("-inf")).to(tl.float32)
+    maximum = tl.max(logit, 0)
+    shift = tl.where(maximum == float("-inf"), 0.0, maximum)
+    tl.store(maxima + hypothesis * G + chunk, maximum)
+    tl.store(sums + hypothesis * G + chunk, tl.sum(tl.exp(logit - shift), 0))
+    if (eos >= chunk * W) & (eos < (chunk + 1) * W):
+        slot = (hypothesis * (G + 1) + G) * CP
+        tl.store(values + slot, tl.sum(tl.where(token == eos, logit, 0.0), 0))
         tl.store(tokens + slot, eos)
-    x = tl.where(token == eos, float("-inf"), x)
-    for c in tl.static_range(C):
-        value, index = tl.max(x, 0, return_indices=True)
-        slot = (row * (G + 1) + g) * CP + c
+    logit = tl.where(token == eos, float("-inf"), logit)
+    for candidate in tl.static_range(C):
+        value, index = tl.max(logit, 0, return_indices=True)
+        slot = (hypothesis * (G + 1) + chunk) * CP + candidate
         tl.store(values + slot, value)
-        tl.store(tokens + slot, tl.minimum(g * W + index, V - 1))
-        x = tl.where(lane == index, float("-inf"), x)
+        tl.store(tokens + slot, tl.minimum(chunk * W + index, V - 1))
+        logit = tl.where(lane == index, float("-inf"), logit)
 
 
 @triton.jit(do_not_specialize=["eos", "G", "T"])

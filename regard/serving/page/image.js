@@ -2,6 +2,7 @@
 
 import { request } from "./api.js";
 import { create } from "./dom.js";
+import { createDropZones, selectedFiles } from "./image_files.js";
 import { showImagePair } from "./image_pair.js";
 import { createImage } from "./overlay.js";
 import { showPatchAttention } from "./patch_attention.js";
@@ -9,68 +10,30 @@ import { showWindowAttention } from "./window_attention.js";
 
 export const section = { id: "image", requires: ["image", "views"], show };
 
-/** The selected files, kept when the section is closed. */
-const files = [];
-
 async function show(container, page, signal) {
   const { strings } = page;
   const isPair = page.model.sections.includes("views");
   const results = create("div");
   const draw = async () => {
-    if (files.length < (isPair ? 2 : 1)) return;
+    if (selectedFiles.length < (isPair ? 2 : 1)) return;
     results.replaceChildren();
     page.showError(null);
     try {
-      if (isPair) await showImagePair(results, files, page, signal);
+      if (isPair) await showImagePair(results, selectedFiles, page, signal);
       else await showImage(results, page, signal);
     } catch (error) {
       page.showError(error);
     }
   };
-  const titles = isPair ? strings.views : [""];
-  const zones = titles.map((title, number) => createDropZone(number, title, strings, draw));
-  container.append(create("section", { class: "card drop-zones" }, ...zones), results);
+  container.append(createDropZones(page, draw), results);
   await draw();
-}
-
-/** Create an area on which a file can be dropped, or which opens a file dialog. */
-function createDropZone(number, title, strings, onFile) {
-  const input = create("input", { type: "file", accept: "image/*" });
-  const fileName = create("span", { class: "hint", text: files[number]?.name ?? "" });
-  const zone = create("label", { class: "drop-zone", tabindex: 0 },
-    create("strong", { text: title }), create("span", { text: strings.dropImage }), fileName, input);
-  const select = (file) => {
-    if (!file) return;
-    files[number] = file;
-    fileName.textContent = file.name;
-    onFile();
-  };
-  input.addEventListener("change", () => select(input.files[0]));
-  zone.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    input.click();
-  });
-  for (const name of ["dragenter", "dragover"]) {
-    zone.addEventListener(name, (event) => {
-      event.preventDefault();
-      zone.classList.add("drag-over");
-    });
-  }
-  zone.addEventListener("dragleave", () => zone.classList.remove("drag-over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("drag-over");
-    select(event.dataTransfer.files[0]);
-  });
-  return zone;
 }
 
 /** Show the classes and the attention of the whole image, or of the patch with an index. */
 async function showImage(results, page, signal, patchIndex = null) {
   const { strings } = page;
   const form = new FormData();
-  form.append("image", files[0]);
+  form.append("image", selectedFiles[0]);
   form.append("model", page.model.name);
   if (patchIndex !== null) form.append("patch", patchIndex);
   const packet = await request("inspect/image", form, signal);

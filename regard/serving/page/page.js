@@ -1,8 +1,10 @@
 // The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
-import { formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
+import { choice as choiceParameter, formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
 import { request, setApiKey, setErrorStrings } from "./api.js";
 import { create, debounce } from "./dom.js";
+import { EXAMPLES } from "./image_examples.js";
+import { OWN_IMAGE, selectExample, selectedImage } from "./image_files.js";
 import { pageStringsFor } from "./page_strings.js";
 import { showProgress } from "./progress.js";
 import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
@@ -14,7 +16,12 @@ import { getSentences } from "./translations.js";
 const DEFAULT_TEXT = "I love apples";
 const WHOLE = -1;
 /** Parts of the address that all sections share. The sentence WHOLE means the whole text as one sequence. */
-const PARAMETERS = { model: textParameter(), text: textParameter(DEFAULT_TEXT), sentence: integer(0, WHOLE, 9999) };
+const PARAMETERS = {
+  model: textParameter(),
+  text: textParameter(DEFAULT_TEXT),
+  sentence: integer(0, WHOLE, 9999),
+  image: choiceParameter([...EXAMPLES, OWN_IMAGE]),
+};
 const ALWAYS = ["model", "text"];
 const element = (id) => document.getElementById(id);
 
@@ -45,6 +52,8 @@ let openRequests = new AbortController();
 let shownAddress = null;
 /** Whether the values of the state come from an address and have not been checked yet. */
 let isLinked = false;
+/** Example image of the address, or OWN_IMAGE. */
+let linkedImage = null;
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -58,10 +67,12 @@ async function show() {
   element("panel").replaceChildren(container);
   showMessage("");
   try {
-    const reason = whyUnavailable(openSection) || (openSection.readsText && !page.text.trim() ? page.strings.blank : "");
+    const isText = openSection.readsText && page.model.sections.includes("translate");
+    const reason = whyUnavailable(openSection) || (isText && !page.text.trim() ? page.strings.blank : "");
     if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
     else {
-      if (openSection.readsText) await splitText(signal);
+      if (isText) await splitText(signal);
+      else await selectLinkedImage();
       if (!signal.aborted) await openSection.show(container, page, signal);
     }
   } catch (error) {
@@ -95,6 +106,14 @@ async function splitText(signal) {
     chooser.append(create("p", { class: "warning", text: strings.longSentences(long.length, limit) }));
   }
   chooser.hidden = !chooser.children.length;
+}
+
+/** Select the example image that the address names. A user's own image is not part of an address. */
+async function selectLinkedImage() {
+  const image = linkedImage;
+  linkedImage = null;
+  if (image === OWN_IMAGE && selectedImage(page.model) !== OWN_IMAGE) addNotice(page.strings.ownImage);
+  else if (image && image !== OWN_IMAGE) await selectExample(image, page.model.sections.includes("views"));
 }
 
 function createChoice(label, index) {
@@ -194,7 +213,7 @@ function openById(id, values) {
 function saveView({ replace = false } = {}) {
   if (!page.model) return;
   const index = choice.text === page.text ? choice.index : 0;
-  const shared = { model: page.model.name, text: page.text, sentence: index };
+  const shared = { model: page.model.name, text: page.text, sentence: index, image: selectedImage(page.model) };
   const { parameters = {}, state = {} } = openSection;
   const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
   if (address === shownAddress) return;
@@ -227,6 +246,7 @@ function readAddress() {
     element("model").value = page.model.name;
     element("text").value = shared.text;
     choice = { text: element("text").value, index: shared.sentence };
+    linkedImage = shared.image;
     if (!section) openSection = defaultSection();
   }
   showNotice(problems.join(" "));

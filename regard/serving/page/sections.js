@@ -13,11 +13,12 @@ import { section as attention } from "./attention.js";
 import { section as beam } from "./beam.js";
 import { section as change } from "./change.js";
 import { section as image } from "./image.js";
+import { section as overview } from "./overview.js";
 import { section as positions } from "./positions.js";
 import { section as translate } from "./translate.js";
 import { section as why } from "./why.js";
 
-export const SECTIONS = [translate, attention, why, arithmetic, beam, change, positions, image];
+export const SECTIONS = [overview, translate, attention, why, arithmetic, beam, change, positions, image];
 
 /** Sections that are opened first, if the model supports them. */
 export const FIRST_SECTIONS = [translate, image];

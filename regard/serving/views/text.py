@@ -17,7 +17,13 @@ from regard.inspection.interventions import scale_heads, scale_scores, score_sca
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
-from regard.inspection.translation import MAP_AXES, check_not_blank, parse_attention_name, record_translation
+from regard.inspection.translation import (
+    MAP_AXES,
+    check_not_blank,
+    parse_attention_name,
+    record_translation,
+    source_labels,
+)
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
@@ -36,7 +42,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
     hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
-    source = [*readable_labels(hypotheses[0].source_subwords), "END"]
+    source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
@@ -53,7 +59,7 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
     for name, module_record in record.records.items():
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
-        arrays[name] = _shrink(maps).numpy(), "u1"
+        arrays[name] = shrink(maps).numpy(), "u1"
         modules.append(_attention_module(name, weights_HTS.numpy()))
     return pack({"labels": record.labels, "views": modules}, arrays)
 
@@ -173,7 +179,7 @@ def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
     }
 
 
-def _shrink(maps: Tensor) -> Tensor:
+def shrink(maps: Tensor) -> Tensor:
     """Reduce maps to the size of a thumbnail by max pooling."""
     rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
     return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from regard.data.images.preprocessing import ImageError, decode_image
+from regard.data.images.preprocessing import ImageError, ImagePreprocessing, decode_image
 
 
 def save(image: Image.Image, form: str, **options: object) -> bytes:
@@ -197,3 +197,15 @@ def test_a_jpeg_is_decoded_at_reduced_size() -> None:
     assert min(decode_image(data, min_side=101).shape[:2]) >= 101
     assert decode_image(data, min_side=5000).shape == (800, 1600, 3)
     assert decode_image(save(quarters(1600, 800), "PNG"), min_side=100).shape == (800, 1600, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 1), (4, 4, 3)], ids=str)
+def test_arrays_are_converted_to_the_colours_of_the_model(channels: int, shape: tuple[int, ...]) -> None:
+    preprocessing = ImagePreprocessing(
+        classes=("a", "b"), size=4, channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels
+    )
+    array = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    pixels = preprocessing.open(array)
+    expected = Image.fromarray(array.squeeze()).convert("L" if channels == 1 else "RGB")
+    assert np.array_equal(pixels, np.asarray(expected).reshape(4, 4, channels))

@@ -168,6 +168,8 @@ def test_plot_has_a_panel_per_batch_size_and_a_point_per_model() -> None:
     assert (one.get_ylabel(), figure.get_suptitle()) == ("BLEU", "Title")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["usual", "fast"]
     assert one.xaxis.get_major_formatter()(20.0, 0) == "20"
+    wide, high = figure.get_size_inches()
+    assert wide > 1.5 * high, "two panels side by side, each about as wide as high"
 
 
 def test_every_model_of_a_plot_has_its_own_marker_or_colour() -> None:

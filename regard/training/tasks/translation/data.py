@@ -290,6 +290,10 @@ def _hold_out(
 
 def train_tokenizers(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
     """Train the tokenizers on pairs, which are read once or twice."""
+    if settings.kind == "sentencepiece":
+        raise UserError(
+            "tokenizer.kind: sentencepiece is for runs with init.from; to train a tokenizer, set bpe or word"
+        )
     if settings.joint:
         joint = Tokenizer.train((text for pair in pairs() for text in pair), settings.size, settings.kind)
         return Vocabularies(joint, joint)
@@ -315,7 +319,7 @@ def write_tokens(
 ) -> None:
     """Tokenise the training corpora into a store."""
     source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
-    dropout = recipe.tokenizer.dropout
+    dropout, source_end = recipe.tokenizer.dropout, recipe.model_settings().source_end
     words = (WordTypes(source), WordTypes(target)) if dropout else None
 
     train = list(corpora.train)
@@ -327,7 +331,7 @@ def write_tokens(
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
         tag = source.find_token(corpus.tag) if corpus.tag else None
-        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words, tag):
+        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words, tag, source_end):
             kept += len(chunk)
             yield chunk
         if not kept:

@@ -147,7 +147,9 @@ class TranslatorInitSettings(InitSettings):
 class TokenizerSettings(Settings):
     """Tokenizer that is trained on the corpus."""
 
-    kind: Literal["bpe", "word"] = Field("bpe", description="subword units (byte pair encoding) or words")
+    kind: Literal["bpe", "word", "sentencepiece"] = Field(
+        "bpe", description="subword units (byte pair encoding), words, or the tokenizer of an imported model"
+    )
     size: int = Field(8000, gt=260, description="vocabulary size, including 260 fixed tokens")
     joint: bool = Field(True, description="one vocabulary for both languages")
     dropout: float = Field(0.0, ge=0, lt=1, description="BPE-dropout: probability of skipping a merge in training")
@@ -217,6 +219,8 @@ class TranslationRecipe(Recipe):
             raise ValueError("data.both_directions needs one vocabulary for both languages; set tokenizer.joint=true")
         if self.tokenizer.dropout and self.tokenizer.kind != "bpe":
             raise ValueError(f"tokenizer.dropout needs tokenizer.kind=bpe, not {self.tokenizer.kind}")
+        if self.tokenizer.dropout and self.model.get("source_end") is False:
+            raise ValueError("tokenizer.dropout needs END after every source; omit model.source_end=false")
         if self.tokenizer.dropout and any(corpus.alignments for corpus in self.data.all_corpora()):
             raise ValueError("tokenizer.dropout excludes alignments, whose tokens would change; set one of the two")
         return self

@@ -16,15 +16,20 @@ from regard.data.batching import EpochOrder, plan_packed, plan_padded
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import read_lines
+from regard.data.text.tokenizer import Vocabularies
 from regard.data.text.tokens import Ints, ParallelTokens
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.errors import UserError
+from regard.evaluation.calibration import MIN_SENTENCES, calibrate
 from regard.evaluation.metrics import bleu, check_tokenisation, chrf
 from regard.layers import Model
 from regard.models.folder import unique_tensors
-from regard.models.transformer import Transformer
+from regard.models.transformer import EncoderDecoderConfig, Transformer
 from regard.models.warmstart import ENCODER, copy_tensors, grow_vocabulary
 from regard.ops.linear import use_prepacked
+from regard.pipelines.confidence import FILE as CONFIDENCE
+from regard.pipelines.confidence import Calibration
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import prefetch
 from regard.training.memory import build_model, describe_model
@@ -69,7 +74,9 @@ class TranslationTask(Task[TextBatch]):
             collate, packed=self.packed, pad=self.model.config.pad, count=self._count_function()
         )
         vocabularies = translator.vocabularies
-        self.valid_tokens = tokenise_pairs(self.valid, vocabularies.source, vocabularies.target)
+        self.valid_tokens = tokenise_pairs(
+            self.valid, vocabularies.source, vocabularies.target, self.model.config.source_end
+        )
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
         self._validated: Translator | None = None
         weights *= 2 if recipe.data.both_directions else 1
@@ -99,6 +106,7 @@ class TranslationTask(Task[TextBatch]):
         except UserError as error:
             raise UserError(f"init.new_tokens: {error}") from None
         model = loaded.model
+        _check_special_ids(model.config, old, folder)
         if tokens:
             spellings = [[side.encode_continuation(token) for token in tokens] for side in (old.source, old.target)]
             model = grow_vocabulary(model, spellings[0], spellings[1], recipe.training.seed)
@@ -128,6 +136,7 @@ class TranslationTask(Task[TextBatch]):
         data = open_data(folder, recipe, progress)
         vocabularies, languages = data.vocabularies, recipe.data.language_pair()
         config = recipe.model_settings(len(vocabularies.source), len(vocabularies.target))
+        config = config.changed(**vocabularies.target.special_ids)
         model = build_model(config, device, recipe.training.sharding)
         sizes = f"{len(vocabularies.source):,}" + ("" if vocabularies.joint else f" and {len(vocabularies.target):,}")
         progress.print(
@@ -251,6 +260,7 @@ class TranslationTask(Task[TextBatch]):
             raise DivergedError(loss)
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
+        calibration: Calibration | None = None
         pairs = self.valid[: self.recipe.training.valid_sentences]
         if pairs:
             translator = self._validated_translator(model)
@@ -263,11 +273,20 @@ class TranslationTask(Task[TextBatch]):
             scores["chrf"] = chrf(translations, references).value
             shown = sample_indices(self.recipe.training.samples, len(pairs))
             samples = [Sample(*pairs[i], translations[i]) for i in shown]
+            if len(pairs) >= MIN_SENTENCES:
+                calibration = self._calibrate([best[0] for best in hypotheses], references)
         monitor = self.recipe.training.monitor
         if monitor == "auto":
             monitor = "bleu" if pairs else "loss"
         scores["score"] = -loss if monitor == "loss" else scores[monitor]
-        return Validation(scores, samples)
+        if calibration is None:
+            return Validation(scores, samples)
+        details = {"confidence": calibration.error.model_dump(mode="json")}
+        return Validation(scores, samples, details, {CONFIDENCE: calibration.model_dump(mode="json")})
+
+    def _calibrate(self, hypotheses: list[Hypothesis], references: list[str]) -> Calibration:
+        tokens = self.translator.vocabularies.target.encode_batch(references)
+        return calibrate(hypotheses, tokens, references)
 
     def _validation_loss(self, model: nn.Module) -> float:
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), np.random.default_rng(0))
@@ -302,6 +321,17 @@ def _collate_plan(
     batch = collate(corpus, planned.batch)
     corpus.release_pages()  # frees the pages of the memory-mapped corpus that were read
     return Positioned(batch, planned.after)
+
+
+def _check_special_ids(config: EncoderDecoderConfig, vocabularies: Vocabularies, folder: Path) -> None:
+    """Check that the tokenizers of an imported model name the special tokens that the model has."""
+    for tokenizer in (vocabularies.source, vocabularies.target):
+        for name, index in tokenizer.special_ids.items():
+            if getattr(config, name) != index:
+                raise UserError(
+                    f"init.from: {folder}: {name} is {getattr(config, name)} in config.json, but {index} in the "
+                    "tokenizer, so training would use another token than the model"
+                )
 
 
 def _new_tokens(settings: TranslatorInitSettings) -> list[str]:

@@ -1,0 +1,47 @@
+"""`regard calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.options import Device, Run, SearchOptions, add_search_options
+from regard.errors import UserError
+from regard.runtime import choose_device
+
+
+@add_search_options()
+def calibrate(
+    run: Run,
+    search: SearchOptions,
+    src: Annotated[Path, typer.Option(help="source sentences; or .tsv, .jsonl or .parquet with references")],
+    ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
+    device: Device = "auto",
+) -> None:
+    """Calibrate the confidence of a translation model on sentence pairs; training does this on its validation data."""
+    from regard.data.text.readers import read_parallel
+    from regard.evaluation.calibration import MIN_SENTENCES, calibrate_translator, save_calibration
+    from regard.models.folder import find_model_folder
+    from regard.pipelines.translator import Translator, is_exported
+
+    if is_exported(run):
+        raise UserError(f"{run}: an export has no log-probabilities of tokens; calibrate the model it was made from")
+    folder = find_model_folder(run)
+    settings = search.settings(run)
+    pairs = list(read_parallel(src, ref))
+    if len(pairs) < MIN_SENTENCES:
+        raise UserError(f"{src}: {len(pairs)} pairs are too few to calibrate confidence; give at least {MIN_SENTENCES}")
+    translator = Translator.load(folder, device=choose_device(device))
+    calibration = calibrate_translator(translator, pairs, settings)
+    save_calibration(calibration, folder)
+    error = calibration.error
+    typer.echo(
+        f"{error.sentences:,} sentences, {error.tokens:,} tokens; expected calibration error by cross-validation:"
+    )
+    for noun, ece, share in (
+        ("sentences", error.sentence_ece, error.right_sentences),
+        ("tokens", error.token_ece, error.right_tokens),
+    ):
+        typer.echo(f"{noun} {ece:.4f} ({share:.1%} agree with the reference)")

@@ -1,0 +1,224 @@
+"""Text with markup: where tags stand in a text, and where they belong in its translation.
+
+Tags are removed before translation. A pair of tags is placed around the words that are aligned with the words inside
+it, and a single tag before the word that follows it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+Code = tuple[str | range, ...]
+"""Markup: strings, and ranges of the source file, in which nested segments are replaced."""
+Part = str | int
+"""A part of a translated segment: text, or the number of a code."""
+Range = tuple[int, int]
+
+MAX_DEPTH = 50
+"""Maximum depth of nested elements; the tags of deeper elements are placed separately."""
+MAX_PLACEMENTS = 20_000_000
+"""Maximum product of elements and aligned tokens, because every element is compared with every token."""
+
+
+@dataclass
+class Element:
+    """A pair of tags or a single tag, at a range of a text; `end` is None if the element is not closed.
+
+    Attributes:
+        opening, closing: Numbers of the codes; `closing` is None for a single tag and for an element without end.
+        ordered: Whether the element must not move before an earlier ordered one of its parent.
+    """
+
+    opening: int
+    start: int
+    end: int | None = None
+    closing: int | None = None
+    children: "list[Element]" = field(default_factory=list)
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class AlignedSpan:
+    """Character ranges of the source and the target that are aligned: a token, or a whole sentence."""
+
+    source: Range
+    target: Range
+    is_sentence: bool = False
+
+    def shift(self, source: int, target: int) -> "AlignedSpan":
+        """Return the span in a text in which the sentence starts at the given positions."""
+        return AlignedSpan(
+            (self.source[0] + source, self.source[1] + source),
+            (self.target[0] + target, self.target[1] + target),
+            self.is_sentence,
+        )
+
+
+@dataclass
+class MarkedText:
+    """A text without its markup, the elements that stand in it, and the ranges that must not be translated."""
+
+    text: str = ""
+    elements: list[Element] = field(default_factory=list)
+    codes: list[Code] = field(default_factory=list)
+    protected: list[Range] = field(default_factory=list)
+
+    @property
+    def has_words(self) -> bool:
+        return any(character.isalnum() for character in self.text)
+
+    @property
+    def source_parts(self) -> list[Part]:
+        """The parts of the text itself, in the form that `place` returns."""
+        return _render(self.elements, self.text, 0, len(self.text), moves_spaces=False)
+
+    @property
+    def is_too_marked(self) -> bool:
+        """Whether placing the elements would take too long."""
+        return _count(self.elements) * len(self.text) > MAX_PLACEMENTS
+
+    def drop_prefix(self, length: int) -> bool:
+        """Remove characters before the first element from the text, if they have no markup and are not all."""
+        if any(element.start < length for element in self.elements) or length >= len(self.text):
+            return False
+        self.text = self.text[length:]
+        self.protected = [(a - length, b - length) for a, b in self.protected if a >= length]
+        _shift(self.elements, -length)
+        return True
+
+    def join(self, parts: Iterable[Part]) -> str:
+        """Return the text of parts whose codes are strings."""
+        return "".join(part if isinstance(part, str) else "".join(map(str, self.codes[part])) for part in parts)
+
+    def place(self, target: str, spans: Sequence[AlignedSpan]) -> list[Part]:
+        """Return a translation with the codes at their places."""
+        if not self.elements:
+            return [target] if target else []
+        placed = _place_all(self.elements, spans, len(target), len(self.text))
+        return _render(placed, target, 0, len(target))
+
+
+class MarkedTextBuilder:
+    """Appends text and tags to a `MarkedText`."""
+
+    def __init__(self) -> None:
+        self.content = MarkedText()
+        self._open: list[tuple[str, Element]] = []
+
+    @property
+    def siblings(self) -> list[Element]:
+        """The elements of the innermost open element, or of the text."""
+        return self._open[-1][1].children if self._open else self.content.elements
+
+    def text(self, text: str, protected: bool = False) -> None:
+        """Append text; protected text must not be translated."""
+        start = len(self.content.text)
+        self.content.text += text
+        if protected and text:
+            self.content.protected.append((start, start + len(text)))
+
+    def single(self, code: Code, ordered: bool = False) -> None:
+        """Append a tag without content."""
+        here = len(self.content.text)
+        self.siblings.append(Element(self._number(code), here, here, ordered=ordered))
+
+    def open(self, name: str, code: Code) -> None:
+        """Append an opening tag."""
+        if len(self._open) >= MAX_DEPTH:
+            self.single(code)
+            return
+        element = Element(self._number(code), len(self.content.text))
+        self.siblings.append(element)
+        self._open.append((name, element))
+
+    def close(self, name: str, code: Code) -> None:
+        """Append a closing tag; without an open element of this name it is a single tag."""
+        for depth in reversed(range(len(self._open))):
+            if self._open[depth][0] == name:
+                element = self._open[depth][1]
+                element.end, element.closing = len(self.content.text), self._number(code)
+                del self._open[depth:]
+                return
+        self.single(code)
+
+    def _number(self, code: Code) -> int:
+        self.content.codes.append(code)
+        return len(self.content.codes) - 1
+
+
+def _shift(elements: Iterable[Element], offset: int) -> None:
+    for element in elements:
+        element.start += offset
+        element.end = None if element.end is None else element.end + offset
+        _shift(element.children, offset)
+
+
+def _count(elements: Iterable[Element]) -> int:
+    return sum(1 + _count(element.children) for element in elements)
+
+
+def _place_all(
+    elements: Sequence[Element], spans: Sequence[AlignedSpan], target_length: int, source_length: int
+) -> list[Element]:
+    """Return the elements of one parent with their positions in the translation."""
+    placed, last = [], 0
+    for element in elements:
+        moved = _place(element, spans, target_length, source_length)
+        if moved.ordered:
+            moved.start = moved.end = last = max(last, moved.start)
+        placed.append(moved)
+    return placed
+
+
+def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, source_length: int) -> Element:
+    """Return the element and its children with their positions in the translation."""
+    end = source_length if element.end is None else element.end
+    children = _place_all(element.children, spans, target_length, source_length)
+
+    def at(start: int, stop: int) -> Element:
+        return Element(element.opening, start, stop, element.closing, children, element.ordered)
+
+    if element.start == 0 and end == source_length:
+        return at(0, target_length)
+    inside = [
+        span.target
+        for span in spans
+        if (element.start <= span.source[0] and span.source[1] <= end)
+        or (not span.is_sentence and span.source[0] < end and element.start < span.source[1])
+    ]
+    if element.start < end and inside:
+        return at(min(start for start, _ in inside), max(stop for _, stop in inside))
+    # An element without words is placed before the word that follows it.
+    following = [span for span in spans if span.source[0] >= element.start and not span.is_sentence]
+    if element.start == 0:
+        position = 0
+    elif following:
+        position = min(following, key=lambda span: (span.source[0], span.target[0])).target[0]
+    else:
+        position = target_length
+    return at(position, position)
+
+
+def _render(elements: Sequence[Element], target: str, start: int, end: int, moves_spaces: bool = True) -> list[Part]:
+    """Return a range of the translation with its elements; overlapping elements are written one after another.
+
+    Args:
+        moves_spaces: Whether spaces at the start of an element are written before it.
+    """
+    parts: list[Part] = []
+    position = start
+    for element in sorted(elements, key=lambda element: element.start):
+        stop = end if element.end is None else element.end
+        first = min(max(element.start, position), end)
+        stop = min(max(stop, first), end)
+        while moves_spaces and first < stop and target[first].isspace():
+            first += 1
+        parts += [target[position:first], element.opening]
+        parts += _render(element.children, target, first, stop, moves_spaces)
+        if element.closing is not None:
+            parts.append(element.closing)
+        position = stop
+    return list(_without_empty([*parts, target[position:end]]))
+
+
+def _without_empty(parts: Iterable[Part]) -> Iterator[Part]:
+    return (part for part in parts if part != "")

@@ -1,0 +1,165 @@
+"""Translation of segments: which sentences a model translates, and how segments are composed of the results.
+
+`translate_segment` is a generator, so that a program that waits for a model and a server that does not share it: it
+yields the sentences to translate and receives their translations.
+"""
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from regard.data.documents.marked_text import AlignedSpan, MarkedText, Part, Range
+from regard.data.documents.placeholders import Reduced, find_placeholders, has_words, keeps
+from regard.data.text.sentences import Sentence, SplitText, split_sentences
+
+WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff])\w)+")
+"""A word, or a character of a script without spaces."""
+TOO_MARKED = "it has too much markup"
+
+
+@dataclass(frozen=True)
+class SentenceRequest:
+    """A sentence to translate.
+
+    Attributes:
+        text: The sentence.
+        needs_alignment: Whether codes or placeholders are placed by the alignment of the translation.
+        divided: Whether it is a part of a sentence that does not fit the model.
+    """
+
+    text: str
+    needs_alignment: bool = False
+    divided: bool = False
+
+
+@dataclass(frozen=True)
+class AlignedTranslation:
+    """The translation of a sentence, and the spans of its tokens, if they are known; positions are in the sentence."""
+
+    text: str
+    spans: Sequence[AlignedSpan] = ()
+
+
+@dataclass
+class TranslatedSegment:
+    """The translation of a segment.
+
+    Attributes:
+        parts: The translated text and the numbers of its codes.
+        sentences: Number of translated sentences.
+        placed: Placeholders that the model did not keep, and that were placed by the alignment.
+        kept: Sentences that are not translated, because their translation has placeholders that they do not have.
+        reason: Why the segment is not translated, or None.
+    """
+
+    parts: list[Part]
+    sentences: int = 0
+    placed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    reason: str | None = None
+
+
+Requests = list[SentenceRequest]
+SegmentTranslation = Generator[Requests, list[AlignedTranslation], TranslatedSegment]
+
+
+def translate_segment(content: MarkedText, fits: Callable[[str], bool]) -> SegmentTranslation:
+    """Translate the text of a segment sentence by sentence; see the module.
+
+    A sentence is translated with its placeholders. If the translation does not contain all of them, the sentence is
+    translated once more without them, and they are placed by the alignment.
+    """
+    ranges = find_placeholders(content.text, content.protected)
+    if content.is_too_marked:
+        return TranslatedSegment(content.source_parts, reason=TOO_MARKED)
+    split = _merge(split_sentences(content.text, fits), ranges)
+    results: list[AlignedTranslation | None] = []
+    inside: list[list[Range]] = []
+    for sentence, start in zip(split.sentences, split.starts, strict=True):
+        stop = start + len(sentence.text)
+        inside.append([(max(a, start) - start, min(b, stop) - start) for a, b in ranges if a < stop and start < b])
+        translatable = has_words(sentence.text, inside[-1])
+        results.append(None if translatable else AlignedTranslation(sentence.text, _whole(sentence.text)))
+    pending = [i for i, result in enumerate(results) if result is None]
+    aligned = bool(content.elements)
+    if pending:
+        requests = [SentenceRequest(split.sentences[i].text, aligned, split.sentences[i].divided) for i in pending]
+        for i, translation in zip(pending, (yield requests), strict=True):
+            results[i] = translation
+    placed, kept = yield from _repair(split, inside, pending, results)
+    done = [result for result in results if result is not None]
+    texts = [result.text for result in done]
+    if texts == [sentence.text for sentence in split.sentences]:
+        return TranslatedSegment(content.source_parts, len(pending), placed, kept)
+    target, starts = split.join_with_starts(texts)
+    spans = list[AlignedSpan]()
+    for sentence, result, start, target_start in zip(split.sentences, done, split.starts, starts, strict=True):
+        whole = AlignedSpan((0, len(sentence.text)), (0, len(result.text)), is_sentence=True)
+        aligned_spans = result.spans or align_by_length(sentence.text, result.text)
+        spans += [span.shift(start, target_start) for span in (whole, *aligned_spans)]
+    return TranslatedSegment(content.place(target, spans), len(pending), placed, kept)
+
+
+def _repair(
+    split: SplitText, inside: Sequence[list[Range]], pending: Sequence[int], results: list[AlignedTranslation | None]
+) -> Generator[Requests, list[AlignedTranslation], tuple[list[str], list[str]]]:
+    """Translate sentences again whose placeholders are not in the result.
+
+    Return these placeholders, and the sentences that remain as they are.
+    """
+    wrong: list[int] = []
+    placed, kept = list[str](), list[str]()
+    for i in pending:
+        result, text = results[i], split.sentences[i].text
+        placeholders = [text[start:stop] for start, stop in inside[i]]
+        if result is not None and not keeps(result.text, placeholders):
+            wrong.append(i)
+    if wrong:
+        reduced = [Reduced(split.sentences[i].text, inside[i]) for i in wrong]
+        requests = [
+            SentenceRequest(one.text, True, split.sentences[i].divided) for i, one in zip(wrong, reduced, strict=True)
+        ]
+        for i, one, translation in zip(wrong, reduced, (yield requests), strict=True):
+            text, spans = one.restore(
+                translation.text, translation.spans or align_by_length(one.text, translation.text)
+            )
+            sentence = split.sentences[i].text
+            placeholders = [sentence[start:stop] for start, stop in inside[i]]
+            if keeps(text, placeholders):
+                placed += placeholders
+            else:  # the model wrote something that looks like a placeholder
+                kept.append(sentence)
+                text, spans = sentence, _whole(sentence)
+            results[i] = AlignedTranslation(text, spans)
+    return placed, kept
+
+
+def align_by_length(source: str, target: str) -> list[AlignedSpan]:
+    """Return an alignment of words by their positions, for models without attention weights."""
+    words = [match.span() for match in WORD.finditer(source)]
+    if not words:
+        return []
+    spans = []
+    for match in WORD.finditer(target):
+        place = (match.start() + match.end()) / 2 * len(source) / len(target)
+        spans.append(AlignedSpan(min(words, key=lambda word: abs((word[0] + word[1]) / 2 - place)), match.span()))
+    return spans
+
+
+def _whole(text: str) -> list[AlignedSpan]:
+    """Return an alignment of every word of a text with itself."""
+    edges = [0, *(i for i in range(1, len(text)) if text[i].isspace() != text[i - 1].isspace()), len(text)]
+    return [AlignedSpan(edge, edge) for edge in pairwise(edges) if not text[edge[0] : edge[1]].isspace()]
+
+
+def _merge(split: SplitText, protected: Sequence[Range]) -> SplitText:
+    """Join sentences where a protected range extends over their boundary."""
+    merged: list[Sentence] = []
+    starts = split.starts
+    for sentence, start in zip(split.sentences, starts, strict=True):
+        if merged and any(a < start < b for a, b in protected):
+            last = merged.pop()
+            sentence = Sentence(last.text + last.space + sentence.text, sentence.space, sentence.divided)
+        merged.append(sentence)
+    return SplitText(split.lead, tuple(merged))

@@ -1,0 +1,285 @@
+"""Translation of documents: the segments of a file in windows, a journal of what is done, and a report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.documents.document import Document, Segment, Untranslated
+from regard.data.documents.marked_text import AlignedSpan, Part
+from regard.data.documents.segment_translation import (
+    AlignedTranslation,
+    Requests,
+    SegmentTranslation,
+    SentenceRequest,
+    TranslatedSegment,
+    translate_segment,
+)
+from regard.data.text.sentences import LengthWarnings
+from regard.decoding.config import DecodingSettings
+from regard.errors import UserError
+from regard.pipelines.constraints import Constraints
+from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.translator import Translator
+
+WINDOW = 64
+"""Segments that are translated together; as many are translated again after an interruption."""
+SHOWN = 8
+"""Untranslated texts that the report names on a terminal."""
+Translate = Callable[[Requests], list[AlignedTranslation]]
+
+
+@dataclass
+class DocumentReport:
+    """What was translated and what was not.
+
+    Attributes:
+        segments: Number of segments.
+        sentences: Number of sentences that the model translated.
+        resumed: Number of segments that were translated before an interruption.
+        untranslated: Texts that are not translated, with the reason.
+        placed: Segments with placeholders that the model did not keep, and that were put back by the alignment.
+    """
+
+    segments: int = 0
+    sentences: int = 0
+    resumed: int = 0
+    untranslated: list[Untranslated] = field(default_factory=list)
+    placed: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, segment: Segment, result: TranslatedSegment) -> None:
+        """Add the result of a segment."""
+        self.segments += 1
+        self.sentences += result.sentences
+        if result.placed:
+            self.placed.append({"where": segment.where, "placeholders": result.placed})
+        reason = result.reason or (None if result.sentences else "no words")
+        if reason is not None:
+            self.untranslated.append(Untranslated(segment.where, segment.content.text[:80], reason))
+        for sentence in result.kept:
+            self.untranslated.append(Untranslated(segment.where, sentence[:80], "the model adds a placeholder"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield sentences for a terminal."""
+        before = f", {self.resumed} of them before the interruption" if self.resumed else ""
+        yield f"{self.segments} segments translated ({self.sentences} sentences){before}"
+        if self.placed:
+            first = self.placed[0]
+            yield (
+                f"placeholders placed by the alignment in {len(self.placed)} segments, the first in {first['where']}: "
+                f"{' '.join(first['placeholders'])}"
+            )
+        counts = Counter(one.reason for one in self.untranslated)
+        for reason, count in counts.most_common():
+            found = [one for one in self.untranslated if one.reason == reason]
+            places = ", ".join(dict.fromkeys(one.where for one in found[:SHOWN]))
+            more = " …" if count > SHOWN else ""
+            yield f"not translated, {reason}: {count} ({places}{more})"
+
+
+class SegmentCache:
+    """Translations of segments by their content, for repeated segments and after an interruption."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, TranslatedSegment] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def find(self, segment: Segment) -> TranslatedSegment | None:
+        """Return the translation of a segment with the same content."""
+        return self._results.get(_key(segment))
+
+    def add(self, segment: Segment, result: TranslatedSegment) -> None:
+        """Store a translation."""
+        self._results[_key(segment)] = result
+
+    def flush(self) -> None:
+        """Write what is stored."""
+
+
+class Journal(SegmentCache):
+    """Translations of segments in a file, with which an interrupted translation continues.
+
+    Args:
+        path: The file.
+        conditions: What the translations depend on. A journal with other conditions is not used.
+    """
+
+    def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.path = path
+        self._lines = [json.dumps({"conditions": conditions}, sort_keys=True, ensure_ascii=False)]
+        self.discarded, self._length = False, 0
+        with suppress(FileNotFoundError):
+            self._read(path.read_bytes())
+
+    def _read(self, data: bytes) -> None:
+        complete = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
+        head, *records = complete.split(b"\n")
+        if head.decode("utf-8", "replace") != self._lines[0]:
+            self.discarded = True
+            return
+        for record in records:
+            with suppress(ValueError):  # a damaged line
+                values = json.loads(record)
+                key = values.pop("key")
+                self._results[key] = TranslatedSegment(**values)
+        self._lines, self._length = [], len(complete)
+
+    def add(self, segment: Segment, result: TranslatedSegment) -> None:
+        super().add(segment, result)
+        self._lines.append(json.dumps({"key": _key(segment), **asdict(result)}, ensure_ascii=False))
+
+    def flush(self) -> None:
+        if self._lines:
+            data = "".join(f"{line}\n" for line in self._lines).encode("utf-8", "surrogatepass")
+            try:
+                with self.path.open("r+b" if self._length else "wb") as file:
+                    file.truncate(self._length)
+                    file.seek(self._length)
+                    file.write(data)
+            except OSError as error:
+                raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
+            self._lines, self._length = [], self._length + len(data)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
+
+
+def _key(segment: Segment) -> str:
+    """Return a checksum of the content of a segment."""
+    content = segment.content
+    written = repr((content.text, content.elements, content.protected))
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def translate_document(
+    document: Document,
+    translate: Translate,
+    fits: Callable[[str], bool] = lambda sentence: True,
+    cache: SegmentCache | None = None,
+    on_progress: Callable[[int], object] | None = None,
+    deferring: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> tuple[bytes, DocumentReport]:
+    """Return a document with its text translated, and a report.
+
+    Args:
+        document: The document.
+        translate: Translates sentences, see `translate_with`.
+        fits: Returns whether a sentence is short enough for the model.
+        cache: Translations that exist already; new ones are added.
+        on_progress: Called with the number of new segments after each window.
+        deferring: Context manager in which the cache is written without an interruption.
+    """
+    cache = SegmentCache() if cache is None else cache
+    before = len(cache)
+    report = DocumentReport()
+    translations: dict[int, Sequence[Part]] = {}
+    numbered = iter(enumerate(document.segments))
+    while window := list(islice(numbered, WINDOW)):
+        new = {_key(segment): segment for _, segment in window if cache.find(segment) is None}
+        results = run_together([translate_segment(one.content, fits) for one in new.values()], translate)
+        for segment, result in zip(new.values(), results, strict=True):
+            cache.add(segment, result)
+        with deferring():
+            cache.flush()
+        for number, segment in window:
+            found = cache.find(segment)
+            assert found is not None
+            report.add(segment, found)
+            translations[number] = found.parts
+        if on_progress is not None:
+            on_progress(len(window))
+    report.resumed = min(before, report.segments)
+    data = document.render(translations)  # may add to the untranslated texts
+    report.untranslated = [*document.untranslated, *report.untranslated]
+    return data, report
+
+
+def run_together(generators: Sequence[SegmentTranslation], translate: Translate) -> list[TranslatedSegment]:
+    """Run generators of `translate_segment`, and translate the sentences of all of them together."""
+    results: dict[int, TranslatedSegment] = {}
+    answers: dict[int, list[AlignedTranslation] | None] = dict.fromkeys(range(len(generators)))
+    while answers:
+        requests: dict[int, Requests] = {}
+        for i, answer in answers.items():
+            try:
+                requests[i] = next(generators[i]) if answer is None else generators[i].send(answer)
+            except StopIteration as done:
+                results[i] = done.value
+        asked = [one for of_segment in requests.values() for one in of_segment]
+        translations = iter(translate(asked) if asked else ())
+        answers = {i: [next(translations) for _ in of_segment] for i, of_segment in requests.items()}
+    return [results[i] for i in range(len(generators))]
+
+
+def translate_with(
+    translator: Translator,
+    settings: DecodingSettings | None = None,
+    constraints: Constraints | None = None,
+    warnings: LengthWarnings | None = None,
+) -> Translate:
+    """Return a function that translates sentences with a model, with alignments where they are needed."""
+    done = 0
+
+    def translate(requests: Requests) -> list[AlignedTranslation]:
+        nonlocal done
+        results: list[AlignedTranslation] = [AlignedTranslation("")] * len(requests)
+        for aligned in (False, True):
+            chosen = [i for i, request in enumerate(requests) if request.needs_alignment is aligned]
+            texts = [requests[i].text for i in chosen]
+            alignments = aligned and translator.generator.has_attention
+            found = (
+                translator.hypotheses(texts, settings, constraints, alignments=alignments, first=done + 1, split=False)
+                if texts
+                else []
+            )
+            for i, (best, *_) in zip(chosen, found, strict=True):
+                results[i] = _to_aligned(translator, requests[i], best)
+                if warnings is not None:
+                    warnings.add(done + i + 1, best.warning)
+        done += len(requests)
+        return results
+
+    return translate
+
+
+def _to_aligned(translator: Translator, request: SentenceRequest, hypothesis: Hypothesis) -> AlignedTranslation:
+    """Return a hypothesis with the source span that is aligned with each target token."""
+    if hypothesis.alignment is None:
+        return AlignedTranslation(hypothesis.text)
+    vocabularies = translator.vocabularies
+    sources = vocabularies.source.char_spans(vocabularies.source.encode(request.text))
+    targets = vocabularies.target.char_spans(hypothesis.tokens)
+    return AlignedTranslation(hypothesis.text, align_tokens(hypothesis.alignment, sources, targets))
+
+
+def align_tokens(
+    weights: Sequence[Sequence[float]], sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]
+) -> list[AlignedSpan]:
+    """Return the span of each target token and of the source token with the largest weight.
+
+    Args:
+        weights: Cross-attention weights; rows are target tokens and columns source tokens, END included.
+        sources: Character range of each source token.
+        targets: Character range of each target token.
+    """
+    spans = []
+    for row, target in zip(weights, targets, strict=False):  # END has no span
+        inside = row[: len(sources)]
+        if inside and target[0] < target[1]:
+            spans.append(AlignedSpan(sources[list(inside).index(max(inside))], target))
+    return spans

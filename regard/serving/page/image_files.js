@@ -1,0 +1,84 @@
+// The selected images, which all sections share: files of the user, or drawn examples.
+
+import { create, createButton } from "./dom.js";
+import { EXAMPLES, drawExample } from "./image_examples.js";
+
+/** The selected files. They are kept when a section is closed. */
+export const selectedFiles = [];
+/** Name of the example that is selected, as in the address; null for the user's own files. */
+let selectedExample = null;
+
+/** Value in the address that stands for a file of the user. */
+export const OWN_IMAGE = "own";
+
+/** Return the name of the selected example, OWN_IMAGE, or null if the model reads no image or none is selected. */
+export function selectedImage({ sections }) {
+  if (!sections.includes("image") && !sections.includes("views")) return null;
+  return selectedExample ?? (selectedFiles.length ? OWN_IMAGE : null);
+}
+
+/** Create a card with a drop zone for each image of the model, and the examples. `onFile()` is called for each choice. */
+export function createDropZones(page, onFile) {
+  const { strings } = page;
+  const isPair = page.model.sections.includes("views");
+  const titles = isPair ? strings.views : [""];
+  const zones = titles.map((title, number) => createDropZone(number, title, strings, () => {
+    selectedExample = null;
+    page.saveView();
+    onFile();
+  }));
+  const select = async (name) => {
+    await selectExample(name, isPair);
+    page.saveView();
+    zones.forEach((zone, number) => {
+      zone.querySelector(".hint").textContent = selectedFiles[number].name;
+    });
+    onFile();
+  };
+  const buttons = EXAMPLES.map((name) => createButton(strings.examples[name], () => select(name), { class: "tool example" }));
+  return create("section", { class: "card" },
+    create("div", { class: "drop-zones" }, ...zones),
+    create("div", { class: "bar examples" }, create("span", { class: "hint", text: strings.exampleImages }), ...buttons));
+}
+
+/** Select a drawn example: one image, or two views of a scene. Unknown names are ignored. */
+export async function selectExample(name, isPair) {
+  if (!EXAMPLES.includes(name)) return;
+  const views = await Promise.all((isPair ? [0, 1] : [0]).map((view) => drawExample(name, view)));
+  selectedFiles.splice(0, selectedFiles.length, ...views);
+  selectedExample = name;
+}
+
+/** Create an area on which a file can be dropped, or which opens a file dialog. */
+function createDropZone(number, title, strings, onFile) {
+  const input = create("input", { type: "file", accept: "image/*" });
+  const fileName = create("span", { class: "hint", text: selectedFiles[number]?.name ?? "" });
+  const zone = create("label", { class: "drop-zone", tabindex: 0 },
+    create("strong", { text: title }), create("span", { text: strings.dropImage }), fileName, input);
+  const select = (file) => {
+    if (!file) return;
+    selectedFiles[number] = file;
+    fileName.textContent = file.name;
+    onFile();
+  };
+  input.addEventListener("change", () => select(input.files[0]));
+  zone.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    input.click();
+  });
+  for (const name of ["dragenter", "dragover"]) {
+    zone.addEventListener(name, (event) => {
+      event.preventDefault();
+      zone.classList.add("drag-over");
+    });
+  }
+  zone.addEventListener("dragleave", () => zone.classList.remove("drag-over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("drag-over");
+    select(event.dataTransfer.files[0]);
+  });
+  return zone;
+}
+

@@ -1,0 +1,185 @@
+"""Round trips of documents: structure, placeholders and untouched parts stay; the file opens in its own library."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from regard import Translator
+from regard.data.documents.document import Document, TextFile
+from regard.data.documents.formats import FORMATS, find_format, parse_document
+from regard.data.documents.segment_translation import AlignedTranslation
+from regard.errors import UserError
+from regard.pipelines.translate_document import translate_document, translate_with
+from tests.data.documents.structure import READERS
+from tests.data.documents.stubs import TRANSLATORS, identity, reverse
+
+FILES = sorted(path for path in (Path(__file__).parent / "files").iterdir())
+FILLED = {"po"}
+"""Formats in which translations are added to the source."""
+
+
+def parse(path: Path, data: bytes | None = None) -> Document:
+    column = "text" if path.suffix == ".csv" else None
+    return parse_document(path.read_bytes() if data is None else data, path.name, column=column)
+
+
+def test_there_are_three_files_of_every_format() -> None:
+    counts = {format: sum(find_format(path.name) == format for path in FILES) for format in FORMATS}
+    assert {format: count for format, count in counts.items() if count < 3} == {}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if find_format(path.name) not in FILLED], ids=lambda p: p.name)
+def test_the_identity_changes_no_byte(path: Path) -> None:
+    document = parse(path)
+    data, report = translate_document(document, identity)
+    assert data == path.read_bytes()
+    assert report.sentences >= 1
+
+
+def outside(file: TextFile) -> list[str]:
+    """Return the parts of a file that belong to no segment."""
+    edges = [0]
+    for segment in sorted(file.segments, key=lambda one: one.span.start):
+        edges += [segment.span.start, segment.span.stop]
+    edges.append(len(file.text))
+    return [file.text[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_structure_and_untouched_parts_are_equal(path: Path, name: str) -> None:
+    document = parse(path)
+    data, _ = translate_document(document, TRANSLATORS[name])
+    read = READERS[path.suffix[1:]]
+    if find_format(path.name) in FILLED:
+        before, _ = translate_document(parse(path), identity)
+        assert read(data) == read(before)
+        return
+    assert (data == path.read_bytes()) == (name == "identity")
+    assert read(data) == read(path.read_bytes())
+    again = parse(path, data)
+    if isinstance(document, TextFile) and isinstance(again, TextFile):
+        assert outside(again) == outside(document)
+    before = [(one.text, one.reason) for one in document.untranslated if "markup" not in one.reason]
+    assert [(one.text, one.reason) for one in again.untranslated] == before
+
+
+def test_structure_is_equal_with_a_model(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    translate = translate_with(translator)
+    for path in FILES:
+        data, report = translate_document(parse(path), translate, translator.fits)
+        read = READERS[path.suffix[1:]]
+        before, _ = translate_document(parse(path), identity)
+        assert read(data) == read(before), path.name
+        assert report.sentences >= 1
+
+
+VARIANTS = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode("utf-8"),
+    "CRLF": lambda text: re.sub(r"\r?\n", "\r\n", text).encode("utf-8"),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16 without mark": lambda text: text.encode("utf-16-be"),
+    "CRLF in UTF-16 with mark": lambda text: re.sub(r"\r?\n", "\r\n", text).encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_encodings_and_line_ends_are_kept(variant: str) -> None:
+    for path in FILES:
+        if find_format(path.name) in FILLED and "UTF-16" in variant:
+            continue  # catalogs declare UTF-8
+        plain = path.read_bytes().decode("utf-8")
+        data = VARIANTS[variant](plain)
+        document = parse(path, data)
+        assert len(document.segments) == len(parse(path).segments), path.name
+        translated, _ = translate_document(document, reverse)
+        if find_format(path.name) not in FILLED:
+            assert translate_document(parse(path, data), identity)[0] == data, path.name
+        codec = "utf-16-be" if "without" in variant else "utf-16" if "UTF-16" in variant else "utf-8"
+        text = translated.decode(codec)
+        assert translated.startswith(b"\xef\xbb\xbf") == (variant == "byte order mark")
+        if "CRLF" in variant:
+            assert not re.search(r"(?<!\r)\n", text), path.name
+        normal = text.removeprefix("\ufeff").replace("\r\n", "\n").encode("utf-8")
+        expected = translate_document(parse(path), reverse)[0].replace(b"\r\n", b"\n")
+        assert READERS[path.suffix[1:]](normal) == READERS[path.suffix[1:]](expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"caf\xe9", "a.txt: damaged or not UTF-8 text (byte 4); save the file as UTF-8"),
+        ("a.txt", b"\xff\xfea", "a.txt: damaged or not UTF-16-LE text"),
+        ("a.txt", b"a\0b", "a.txt: has a null character (character 2), so it is no text"),
+        ("a.srt", b"Hello", "a.srt: has no times such as 00:00:01,000 --> 00:00:04,000, so it is not a .srt file"),
+        ("a.vtt", b"Hello", "a.vtt: is not WebVTT, whose first line is WEBVTT"),
+        ("a.po", b"Hello", "a.po, line 1: expected msgid, msgstr, a quoted string or a comment"),
+        ("a.po", b'msgid "a\n', "a.po, line 1: expected a string in quotes"),
+        ("a.po", b'msgid "a"\nmsgid_plural "b"\n', "a.po, line 1: the entry has no msgstr"),
+        ("a.po", b'msgid ""\nmsgstr "Content-Type: text/plain; charset=idna\\n"\n', "a.po: the encoding 'idna' is not"),
+        ("a.json", b'{"a": ', "a.json: damaged or not JSON"),
+        ("a.json", b"[" * 100_000, "a.json: damaged or not JSON (nested too deeply)"),
+        ("a.csv", b'id,text\n1,"a\n', "a.csv, line 2: the quotes of a field do not match"),
+        ("a.csv", b"id,title\n1,a\n", "a.csv: has no column 'text' (--column); the first row has id, title"),
+        ("a.xls", b"", "a.xls: is no document that can be translated; the formats are txt, md,"),
+    ],
+)
+def test_invalid_files_are_reported_in_one_sentence(name: str, data: bytes, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(Path(name), data) if name.endswith(".csv") else parse_document(data, name)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_placeholders_that_the_model_keeps_stay_where_it_puts_them() -> None:
+    def swap(requests: list[object]) -> list[AlignedTranslation]:
+        return [AlignedTranslation("{b} und {a}") for _ in requests]
+
+    document = parse_document(b'["{a} and {b}"]', "a.json")
+    data, report = translate_document(document, swap)  # type: ignore[arg-type]
+    assert data == b'["{b} und {a}"]'
+    assert report.placed == []
+
+
+def test_positional_placeholders_keep_their_order() -> None:
+    document = parse_document(b'["%s of %d apples"]', "a.json")
+    data, report = translate_document(document, reverse)
+    assert data == b'["APPLES %s %d OF"]'
+    assert report.placed == [{"where": "$[0]", "placeholders": ["%s", "%d"]}]
+
+
+def test_sentences_to_which_the_model_adds_a_placeholder_stay_in_the_source_language() -> None:
+    document = parse_document(b"I love apples.\n", "a.txt")
+    data, report = translate_document(document, lambda requests: [AlignedTranslation("%s {x}") for _ in requests])
+    assert data == b"I love apples.\n"
+    assert [(one.where, one.reason) for one in report.untranslated] == [("line 1", "the model adds a placeholder")]
+
+
+def test_the_report_lists_what_is_not_translated() -> None:
+    document = parse(Path(__file__).parent / "files" / "messages.json")
+    _, report = translate_document(document, identity)
+    found = {one.where: one.reason for one in report.untranslated}
+    assert found == {
+        "$.app.icon": "looks like an identifier",
+        "$.app.url": "no words",
+        "$.app.plural": "ICU message",
+        "$.color": "looks like an identifier",
+        "$.lang": "looks like an identifier",
+    }
+    assert "not translated, looks like an identifier: 3 ($.app.icon, $.color, $.lang)" in list(report.lines())
+
+
+def test_values_of_one_key_are_translated() -> None:
+    document = parse_document(b'{"a": "one x", "b": ["two x", {"a": "id_x"}]}', "a.json", key="a")
+    data, report = translate_document(document, reverse)
+    assert data == b'{"a": "X ONE", "b": ["two x", {"a": "ID_X"}]}'
+    assert [one.where for one in report.untranslated] == ["$.b[0]"]
+
+
+def test_columns_are_found_by_number_and_options_of_other_formats_are_rejected() -> None:
+    document = parse_document(b"one x,two y\nthree z,four v\n", "a.csv", column="1")
+    assert translate_document(document, reverse)[0] == b"one x,Y TWO\nthree z,V FOUR\n"
+    with pytest.raises(UserError, match=r"files of the format txt have no column; omit --column"):
+        parse_document(b"", "a.txt", column="1")
