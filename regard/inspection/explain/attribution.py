@@ -190,7 +190,7 @@ def _occlude(score: WordScore, x: Tensor, baseline: Tensor, groups: list[list[in
         rows.append(row)
     if not rows:
         return np.zeros(0)
-    batches = torch.stack(rows).split(rows_per_pass(len(x)))
+    batches = torch.split(torch.stack(rows), rows_per_pass(len(x)))
     with torch.enable_grad():  # see `integration._values`
         values = [score(batch).detach().double().cpu().numpy() for batch in batches]
     decreases: Floats = value - np.concatenate(values)

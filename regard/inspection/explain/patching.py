@@ -178,7 +178,7 @@ def _patch(
 
 
 def _values(score: WordScore, x_BNW: Tensor) -> Floats:
-    parts = [score(part) for part in x_BNW.split(rows_per_pass(x_BNW.shape[1]))]
+    parts = [score(part) for part in torch.split(x_BNW, rows_per_pass(x_BNW.shape[1]))]
     values: Floats = torch.cat(parts).double().cpu().numpy()
     return values
 
