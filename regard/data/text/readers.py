@@ -7,6 +7,7 @@ the first item is requested. Invalid files raise a UserError, which names the fi
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -83,6 +84,30 @@ def require_nonempty(items: Iterable[Item], name: str) -> Iterator[Item]:
         yield item
     if empty:
         raise UserError(f"{name} contains no pairs; a corpus needs at least one.")
+
+
+def read_texts(path: Path) -> Iterator[str]:
+    """Read the lines of a text file, or both sides of all pairs of a file or folder with pairs."""
+    if path.is_dir() or format_suffix(path) in PAIR_SUFFIXES:
+        return (text for pair in read_parallel(path) for text in pair)
+    return read_lines(path)
+
+
+def languages_in_names(source: Path, target: Path | None) -> tuple[str, str]:
+    """Return the language codes at the ends of file names: train.en and train.de, or train.en-de.tsv; "" if unknown."""
+    names = language_in_name(source), language_in_name(target)
+    if target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", names[0]):
+        first, second = names[0].split("-")
+        return first, second
+    return names
+
+
+def language_in_name(path: Path | None) -> str:
+    """Return the language code at the end of a file name, such as "en" for train.en.gz; "" if there is none."""
+    if path is None:
+        return ""
+    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSION_SUFFIXES, *PAIR_SUFFIXES, ".txt")]
+    return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""
 
 
 def find_shards(

@@ -73,6 +73,8 @@ async function show() {
     else {
       if (isText) await splitText(signal);
       else await selectLinkedImage();
+      const prose = page.strings.prose[openSection.id]?.(page.model);
+      if (prose) container.append(create("p", { class: "prose", text: prose }));
       if (!signal.aborted) await openSection.show(container, page, signal);
     }
   } catch (error) {

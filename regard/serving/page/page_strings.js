@@ -1,12 +1,13 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
 import { STRINGS as overview } from "./overview_strings.js";
+import { STRINGS as prose } from "./prose_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as view } from "./view_strings.js";
 import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, view, why];
+const SECTION_STRINGS = [overview, prose, view, why];
 
 const STRINGS = {
   en: {
@@ -70,12 +71,15 @@ const STRINGS = {
     query: "Query",
     mask: "Mask",
     stepNames: {
+      project: "x·W",
       product: "q·k",
       scale: "÷ √d",
       mask: "mask",
       softmax: "softmax",
       values: "· V",
       concatenate: "concatenate heads",
+      add: "Add & Norm",
+      transform: "feed-forward",
     },
     keyColumn: "k (q above)",
     headOutput: "Σ weight · v: output of this head",
@@ -235,12 +239,15 @@ const STRINGS = {
     query: "查询",
     mask: "掩码",
     stepNames: {
+      project: "x·W",
       product: "q·k",
       scale: "÷ √d",
       mask: "掩码",
       softmax: "softmax",
       values: "· V",
       concatenate: "拼接各头",
+      add: "残差与归一化",
+      transform: "前馈网络",
     },
     keyColumn: "k（上方为 q）",
     headOutput: "Σ 权重 · v：该头的输出",

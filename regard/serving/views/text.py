@@ -4,7 +4,7 @@ Shapes: H heads, T queries, S keys, D head width, W model width.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
+from regard.inspection.flow import Flow, Sublayer, record_flow
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
@@ -30,6 +31,7 @@ from regard.pipelines.translator import Translator
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
+INPUT_FEATURES = 3
 THUMBNAIL_SIZE = 52
 """Maximum number of rows and columns of a small attention map: its size on the page in pixels."""
 
@@ -85,13 +87,15 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     """Return a packet with all intermediate results of one query of one head.
 
     The arrays are `q` (D), `k` and `v` (S, D), `products` q·k (S), `scores` after scaling and masking (S), `weights`
-    (S), `heads`, the output of each head (H, D), and `output`, that of the output projection (W).
+    (S), `heads`, the output of each head (H, D), and `output`, that of the output projection (W); and what precedes
+    and follows the attention in its block, see `_block_arithmetic`.
     """
     name, head, query = request["name"], request["head"], request["query"]
     attention = find_attentions(translator.model, [name])[name]
     check_heads(name, attention, [head])
     text, target = request["text"], request["target"]
-    record = record_translation(translator, text, target, settings, [name], QUANTITIES)
+    with record_flow(translator.model) as flow:
+        record = record_translation(translator, text, target, settings, [name], QUANTITIES)
     group, _ = parse_attention_name(name)
     rows, columns = (record.labels[axis] for axis in MAP_AXES[group])
     if not 0 <= query < len(rows):
@@ -109,14 +113,47 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
         "weights": weights_S,
         "heads": heads_HD,
         "output": attention.out(heads_HD.reshape(1, -1))[0],
+        **_block_arithmetic(flow, name, head, query),
     }
     content = {
         "rows": rows,
         "columns": columns,
         "scale": score_scale(attention),
         "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
+        "rotary": attention.rotary is not None,
+        "pre_norm": flow.module(name.rpartition(".")[0]).pre_norm,
+        "activation": flow.module(name.rpartition(".")[0]).feed_forward.activation,
     }
     return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in tensors.items()})
+
+
+def _block_arithmetic(flow: Flow, name: str, head: int, query: int) -> dict[str, Tensor]:
+    """Return what precedes and follows the attention of a query in its block.
+
+    `x` (W) and `y` (S, F) are the inputs of q and of k and v; `projections` (3, W) and `biases` (3) compute feature 0
+    of q, k and v of the head. `residual`, `update` and `added` (W) belong to Add & Norm, `hidden` and `transformed` to
+    the feed-forward layer of the block.
+    """
+    block, _, sublayer = name.rpartition(".")
+    module, attention = flow.module(block), flow.module(name)
+    x_TW = flow.input(name)
+    y_SW = flow.output("encoder_norm") if sublayer == "cross" else x_TW
+    rows = [part * attention.width + head * (attention.width // attention.heads) for part in range(3)]
+    bias = attention.qkv.bias
+    steps = flow.steps(block)
+    number = [step.sublayer for step in steps].index(cast(Sublayer, sublayer))
+    hidden_H = module.feed_forward.hidden(flow.input(f"{block}.feed_forward")[None, query, None])[0, 0]
+    return {
+        "x": x_TW[query],
+        "y": y_SW[:, :INPUT_FEATURES],
+        "projections": attention.qkv.weight[rows],
+        "biases": torch.zeros(3) if bias is None else bias[rows],
+        "residual": (flow.input(block) if number == 0 else steps[number - 1].output)[query],
+        "update": steps[number].update[query],
+        "added": steps[number].output[query],
+        "hidden": hidden_H,
+        "transformed": steps[-1].update[query],
+    }
 
 
 def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:

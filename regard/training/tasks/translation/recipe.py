@@ -1,6 +1,5 @@
 """Recipes of autoregressive translators."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -10,7 +9,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
 from regard.data.text.languages import find_language
-from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES, find_shards
+from regard.data.text.readers import find_shards, languages_in_names
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.folder import MODELS
@@ -121,9 +120,7 @@ class DataSettings(Settings):
             source, target = self.builtin.split("-")
             return source, target
         first = self.all_corpora()[0]
-        named = [_language_of(path) for path in (first.source, first.target)]
-        if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", named[0]):  # train.en-de.tsv
-            named = named[0].split("-")
+        named = languages_in_names(first.source, first.target)
         columns = [find_language(name) or find_language(key) for name, key in zip(header, first.keys, strict=True)]
         candidates = zip(self.languages, columns, named, UNKNOWN, strict=True)
         source, target = (next(filter(None, codes)) for codes in candidates)
@@ -350,11 +347,3 @@ class TranslationRecipe(Recipe):
 
     def fixed_settings(self) -> dict[str, Any]:
         return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}
-
-
-def _language_of(path: Path | None) -> str:
-    """Return the language code at the end of a file name, such as "en" for train.en.gz; "" if there is none."""
-    if path is None:
-        return ""
-    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSION_SUFFIXES, *PAIR_SUFFIXES, ".txt")]
-    return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""
