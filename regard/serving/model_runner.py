@@ -14,12 +14,14 @@ from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
+from regard.models.swin import Swin
+from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
-from regard.serving.views import explanations, images, overview, text
+from regard.serving.views import explanations, image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -34,6 +36,13 @@ TEXT_VIEWS = {
     "why": explanations.view_why,
     "lens": explanations.view_lens,
 }
+IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
+    "image_attention": image_attention.view_image_attention,
+    "image_map": image_attention.view_image_map,
+    "image_arithmetic": image_attention.view_image_arithmetic,
+    "image_change": image_attention.view_image_change,
+}
+"""Views of classifiers whose attention the page can show."""
 TEXT_SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
@@ -179,7 +188,11 @@ class ClassificationRunner(ModelRunner):
             "image_overview": _for_each(overview.view_image_overview, self.classifier),
             "positions": _for_each(view_positions, model),
         }
-        classes, sections = self.classifier.classes, ("overview", "image", "positions")
+        classes = self.classifier.classes
+        sections: tuple[str, ...] = ("overview", "image", "positions")
+        if isinstance(model, ViT | Swin):
+            self.operations |= {name: _for_each(view, self.classifier) for name, view in IMAGE_VIEWS.items()}
+            sections = ("overview", "image", *IMAGE_VIEWS, "positions")
         self.info = _describe(request, model, device, operations=("classify",), classes=classes, sections=sections)
 
     def warm_up(self) -> None:

@@ -22,18 +22,18 @@ async function show(container, page, signal) {
   if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
-  const { source, hypotheses } = await getTranslation(model.name, page.sentence, signal);
+  const { source, source_pieces: sourcePieces, hypotheses } = await getTranslation(model.name, page.sentence, signal);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
   const translation = create("p", { class: "translation", lang: model.target ?? "" });
-  card.append(translation, pair, readout);
+  card.append(translation, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
 
   const select = (hypothesis) => {
     translation.textContent = hypothesis.text;
     pair.replaceChildren();
     rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
-    if (hypothesis.map) showAlignment(pair, readout, source, hypothesis, strings);
+    if (hypothesis.map) showAlignment(pair, readout, source, sourcePieces, hypothesis, strings);
     else readout.textContent = strings.noInspection(model.name, model.engine);
   };
   const choose = (index) => {
@@ -64,7 +64,7 @@ async function showWhole(container, { strings, model, text }, signal) {
 }
 
 /** Show source and target tokens; pointing at one shows its weights and probability. */
-function showAlignment(pair, readout, source, { map, labels, probabilities }, strings) {
+function showAlignment(pair, readout, source, sourcePieces, { map, labels, pieces, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
   const pointAt = (point) => {
     tokens.show(map, scale, point);
@@ -73,7 +73,7 @@ function showAlignment(pair, readout, source, { map, labels, probabilities }, st
     const weights = describePoint(map, labels, source, point, strings);
     readout.textContent = weights ? `${prefix}${weights}` : strings.pointAtToken;
   };
-  const tokens = new SentencePair(pair, source, labels, pointAt);
+  const tokens = new SentencePair(pair, source, labels, pointAt, [sourcePieces, pieces]);
   pointAt(null);
 }
 
