@@ -2,7 +2,7 @@
 //
 // Each function returns elements for data of `Explanation.to_json` and the strings of explanation_strings.js.
 
-import { colourOf, makeScale, needsLightText } from "./colours.js";
+import { colourOf, makeScale, textColourOn } from "./colours.js";
 import { isDark } from "./theme.js";
 
 const HEADS_SHOWN = 10;
@@ -19,7 +19,7 @@ function part(tag, className, ...children) {
 
 function colourCell(node, scale, share) {
   node.style.backgroundColor = colourOf(scale, share);
-  node.style.color = needsLightText(scale, share) ? "#fff" : "#111";
+  node.style.color = textColourOn(scale, share);
 }
 
 /** The contributions of the words of source and prefix, with their sum. */
