@@ -127,11 +127,18 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False
+        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, confidence: bool = False
     ) -> list[list[Translation]]:
-        """Return the n best translations of each sentence, best first."""
+        """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments), split=False)
+        n_best_lists = self.translator.hypotheses(
+            sentences,
+            settings,
+            alignments=bool(alignments),
+            split=False,
+            confidence=confidence and self.translator.quality.is_calibrated,
+            flags=confidence,
+        )
         return [
             [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
@@ -169,10 +176,11 @@ class TranslationRunner(ModelRunner):
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        score = round(hypothesis.score, DIGITS)
+        score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
         if as_json and alignment is not None:
-            return Translation(hypothesis.text, score, alignment_json=json.dumps(vars(alignment), ensure_ascii=False))
-        return Translation(hypothesis.text, score, alignment)
+            encoded = json.dumps(vars(alignment), ensure_ascii=False)
+            return Translation(hypothesis.text, score, alignment_json=encoded, quality=quality)
+        return Translation(hypothesis.text, score, alignment, quality=quality)
 
 
 class ClassificationRunner(ModelRunner):
