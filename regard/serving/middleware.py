@@ -31,6 +31,9 @@ SECURITY_HEADERS = [
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Paths that are polled by monitoring systems: exempt from the limit of concurrent requests, and not logged."""
 IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/image", "/api/inspect/views"})
+FILE_PATHS = frozenset({"/translate_file"})
+FORM_BYTES = 20_000
+"""Size of the form around a document."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NOT_COUNTED = frozenset({"unavailable", "overload"})
 """Reasons of rejected requests that do not count towards the rate limit of a key."""
@@ -77,6 +80,8 @@ class RequestMiddleware:
         if config.hosts is not None:
             check_host(request.headers, config.hosts, config.origins)
         max_bytes = limits.image_bytes if path in IMAGE_PATHS else limits.body_bytes
+        if path in FILE_PATHS:
+            max_bytes = limits.file_bytes + FORM_BYTES
         receive_body, size = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
         if path not in PROBES:
             await self._gate.enter(request.state.client, size)
