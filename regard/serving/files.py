@@ -62,12 +62,15 @@ async def translate_file(request: Request, service: ServiceDependency) -> schema
         raise ApiError(413, f"the document is larger than {service.limits.file_bytes} bytes", "body_size")
     service.models.check_loaded()
     source, target = (service.models.resolve_language(tag) for tag in (fields.source, fields.target))
+    named = None if fields.model is None else service.models.find(fields.model, "translate")
+    if named is not None and named.info.languages is not None:
+        source, target = named.info.languages
     with service.files.take_slot(request.state.client):
         document = await _parse(service, data, name, fields, source, target)
         if source == AUTO:
             start = " ".join(segment.content.text for segment in document.segments[:50])[:DETECTION_CHARACTERS]
             source = detect_sources(service, [start], target)[0].language
-        model = service.models.for_pair(source, target)
+        model = named or service.models.for_pair(source, target)
         request.state.log_fields.update(source=service.loggable(source), target=service.loggable(target))
         _check_size(request, service, document)
         with service.files.track(fields.job, len(document.segments)) as progress:
@@ -104,10 +107,8 @@ async def download_file(name: str, service: ServiceDependency) -> Response:
 
 @router.get("/api/files/{job}", tags=["regard"])
 async def file_progress(job: str, service: ServiceDependency) -> schemas.FileProgress:
-    """Return the progress of a document that is being translated."""
-    progress = service.files.progress.get(job)
-    if progress is None:
-        raise ApiError(404, "no document of this name is being translated", "bad")
+    """Return the progress of a document; 0 of 0 if no document of this name is being translated."""
+    progress = service.files.progress.get(job, Progress(0, 0))
     return schemas.FileProgress(done=progress.done, total=progress.total)
 
 

@@ -71,6 +71,7 @@ class TranslateFileRequest(BaseRequest):
 
     source: Name = Field(description="language code, or auto", examples=["en"])
     target: Name = Field(examples=["zh"])
+    model: ModelName = None
     column: Text | None = Field(None, max_length=200, description="column of a CSV file")
     key: Text | None = Field(None, max_length=200, description="key of a JSON file whose values are translated")
     job: str | None = Field(

@@ -140,7 +140,7 @@ def test_requests_without_a_file_are_rejected(client: Any) -> None:
     assert missing.json() == {"error": "Invalid request: missing file parameter"}
     assert client.get("/download_file/x.txt").status_code == 404
     assert client.get("/download_file/..%2f..%2fetc%2fpasswd").status_code == 404
-    assert client.get("/api/files/unknown-job").status_code == 404
+    assert client.get("/api/files/unknown-job").json() == {"done": 0, "total": 0}
 
 
 def test_limits_of_files(tokenizer: Tokenizer) -> None:
@@ -180,7 +180,7 @@ def test_progress_and_the_number_of_files_at_once(tokenizer: Tokenizer) -> None:
         text = "".join(f"{words[i % 4]} {words[i // 4 % 4]} {words[i // 16 % 4]}\n" for i in range(40)).encode()
         assert send(client, text, "a.txt", job="job-12345").status_code == 200
         assert {(0, 40, 1), (16, 40, 1), (32, 40, 1)} == set(seen)
-        assert client.get("/api/files/job-12345").status_code == 404
+        assert client.get("/api/files/job-12345").json() == {"done": 0, "total": 0}
         with client.service.files.take_slot("testclient"):
             response = send(client)
         assert (response.status_code, response.headers["retry-after"]) == (429, "5")
