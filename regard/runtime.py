@@ -76,7 +76,7 @@ def configure_threads(environment: MutableMapping[str, str] = os.environ, root: 
         root: Folder that contains proc and sys.
     """
     if not any(name in environment for name in WAITING):
-        environment |= {SPINS: str(SHORT_SPINS), "KMP_BLOCKTIME": "1"}
+        environment.update({SPINS: str(SHORT_SPINS), "KMP_BLOCKTIME": "1"})
     # OpenMP knows the affinity of the process, but not the quotas of its cgroups.
     if not any(name in environment for name in THREADS) and any(_cpu_quotas(root)):
         environment["OMP_NUM_THREADS"] = str(available_cpus(root))
