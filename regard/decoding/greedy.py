@@ -83,7 +83,8 @@ def _search_one(
         last = allowed.argmax(-1)
         token = int(last)
         log_prob = float(log_probs[0, token])
-        raise_if_nan(math.isnan(log_prob))
+        if math.isnan(log_prob):
+            raise_if_nan(found=True)
         tokens.append(token)
         token_log_probs.append(log_prob)
         if token == stepper.eos:

@@ -11,11 +11,10 @@ from regard import ablate, probe
 from regard.attention.kinds import Full
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
-from regard.decoding import cpu_blocks
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding import single_step
+from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
 from regard.decoding.config import SearchSettings
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.cpu_blocks import FusedDecoderBlock
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
@@ -221,7 +220,7 @@ def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
     return [stepper.step(torch.tensor([step + 4]), state) for step in range(steps)], state.single is not None
 
 
-@pytest.mark.parametrize("capacity", [cpu_blocks.CAPACITY, 4], ids=["one buffer", "growing buffer"])
+@pytest.mark.parametrize("capacity", [single_step.CAPACITY, 4], ids=["one buffer", "growing buffer"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -233,7 +232,7 @@ def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
     ids=str,
 )
 def test_a_single_hypothesis_agrees_with_modules(changes: Any, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_blocks, "CAPACITY", capacity)
+    monkeypatch.setattr(single_step, "CAPACITY", capacity)
     model = make(**changes)
     found, single = run_single(model)
     monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
