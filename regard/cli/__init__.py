@@ -14,6 +14,7 @@ from regard.cli.average import average
 from regard.cli.bench import bench
 from regard.cli.calibrate import calibrate
 from regard.cli.classify import classify
+from regard.cli.clean import clean
 from regard.cli.demo import demo
 from regard.cli.distill import distill
 from regard.cli.embed import embed
@@ -39,9 +40,9 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(demo, train, plot, average, distill, translate, classify, embed, evaluate, calibrate, look, bench, export),
-    *(serve, key, new),
+    *(serve, key, new, clean),
 )
-WITHOUT_MODELS = (demo, plot, key, new)
+WITHOUT_MODELS = (clean, demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""
 
 Extensions = Annotated[

@@ -63,7 +63,7 @@ def distill(
         },
         "options",
     )
-    paths = _choose_paths(out, out_src, out_tgt)
+    paths = options.choose_pair_files(out, out_src, out_tgt, "distill")
     for path in paths:
         options.check_output(path, resume, (src, tgt))
     corpus = _open_corpus(recipe, overrides or (), src, tgt)
@@ -107,24 +107,6 @@ def _check_choice(closest: str | None, n_best: int) -> None:
         raise UserError("--n-best needs --closest, which selects one of them for each line")
     if closest is not None and n_best == 1:
         raise UserError("--closest needs several translations to choose from; give --beam or --n-best of 2 or more")
-
-
-def _choose_paths(out: Path | None, out_src: Path | None, out_tgt: Path | None) -> list[Path]:
-    """Return the single file for both sides, or the two files."""
-    from regard.data.text.readers import PAIR_SUFFIXES
-
-    if out is not None and out_src is None and out_tgt is None:
-        if out.suffix.lower() not in (".tsv", ".jsonl"):
-            raise UserError(f"{out}: --out holds both sides, so it must end in .tsv or .jsonl; or give --out-src")
-        return [out]
-    if out is None and out_src is not None and out_tgt is not None:
-        if out_src.absolute() == out_tgt.absolute():
-            raise UserError(f"{out_src}: --out-src and --out-tgt are the same file; choose two names")
-        for path in (out_src, out_tgt):
-            if path.suffix.lower() in PAIR_SUFFIXES:
-                raise UserError(f"{path}: a file with this suffix holds both sides; give a .tsv or .jsonl as --out")
-        return [out_src, out_tgt]
-    raise UserError("distill needs either --out, a .tsv or .jsonl file, or both --out-src and --out-tgt")
 
 
 def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None, tgt: Path | None) -> Corpus:

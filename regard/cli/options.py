@@ -33,6 +33,9 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="setting, such as optim.lr=3e-4")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Glossary = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="terms that are translated as given: .tsv with source and target")
+]
 Engine = Annotated[str | None, typer.Option(help="regard, or ctranslate2 (often faster on CPU, fewer options)")]
 Precision = Annotated[str | None, typer.Option(help="float32 by default; bfloat16, int8 (CPU) or float16 (GPU)")]
 Input = Annotated[
@@ -203,6 +206,38 @@ def check_output(output: Path, resume: bool, inputs: Iterable[Path | None]) -> N
         raise UserError(f"{output}: there is no folder {output.parent}")
     if resume and output.exists() and not output.is_file():
         raise UserError(f"{output} is not a regular file, so --resume cannot continue it")
+
+
+def check_new_file(path: Path, inputs: Iterable[Path | None]) -> None:
+    """Check, before long work, that a new file can be written to `path`."""
+    from regard.data.text.readers import COMPRESSION_SUFFIXES
+
+    if path.suffix.lower() in COMPRESSION_SUFFIXES:
+        raise UserError(f"{path}: the output is not compressed; choose a name without {path.suffix}")
+    if _is_any_of(path, inputs):
+        raise UserError(f"{path}: is an input file; choose another name for the output")
+    if path.exists():
+        raise UserError(f"{path}: already exists; choose another name")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}")
+
+
+def choose_pair_files(out: Path | None, out_src: Path | None, out_tgt: Path | None, command: str) -> list[Path]:
+    """Return the single file for both sides, or the two files."""
+    from regard.data.text.readers import PAIR_SUFFIXES
+
+    if out is not None and out_src is None and out_tgt is None:
+        if out.suffix.lower() not in (".tsv", ".jsonl"):
+            raise UserError(f"{out}: --out holds both sides, so it must end in .tsv or .jsonl; or give --out-src")
+        return [out]
+    if out is None and out_src is not None and out_tgt is not None:
+        if out_src.absolute() == out_tgt.absolute():
+            raise UserError(f"{out_src}: --out-src and --out-tgt are the same file; choose two names")
+        for path in (out_src, out_tgt):
+            if path.suffix.lower() in PAIR_SUFFIXES:
+                raise UserError(f"{path}: a file with this suffix holds both sides; give a .tsv or .jsonl as --out")
+        return [out_src, out_tgt]
+    raise UserError(f"{command} needs either --out, a .tsv or .jsonl file, or both --out-src and --out-tgt")
 
 
 @contextmanager

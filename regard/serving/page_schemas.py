@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, ImageRequest, ModelName, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -29,6 +29,7 @@ class SentencesResponse(BaseModel):
     """The sentences of a text."""
 
     sentences: list[SentenceView]
+    source_language_warning: str | None = Field(description="language of the model, if the text is in another one")
     longest: int | None = Field(description="tokens of the longest source in the training data")
 
 
@@ -50,6 +51,7 @@ class MapRequest(AttentionRequest):
     name: AttentionName
     head: Index | None = Field(None, description="default: the mean of all heads")
     quantity: Literal["weights", "scores"] = "weights"
+    every_head: bool = Field(False, description="return the maps of all heads instead of one")
 
 
 class ArithmeticRequest(AttentionRequest):
@@ -58,6 +60,20 @@ class ArithmeticRequest(AttentionRequest):
     name: AttentionName
     head: Index
     query: Index
+
+
+class LensRequest(AttentionRequest):
+    """Request for the states of all layers, read as tokens."""
+
+    top: int = Field(5, ge=1, le=20, description="tokens at every position")
+
+
+class WhyRequest(AttentionRequest):
+    """Request for the explanation of a word of a translation."""
+
+    word: Text = Field(min_length=1, max_length=200, description="the word, its position counted from 1, or END")
+    contrast: Text | None = Field(None, max_length=200, description="why it is not this word")
+    against: Text | None = Field(None, description="another sentence with as many tokens, for activation patching")
 
 
 class SearchOptions(BaseModel):
@@ -95,12 +111,53 @@ class PositionsRequest(StrictRequest):
 
     model: ModelName = None
     length: int = Field(64, ge=2, le=512, description="number of positions")
+    compare: bool = Field(False, description="return one encoding of each kind instead of those of the model")
 
 
 class PatchRequest(ImageRequest):
     """Form or query fields of a request to inspect an image."""
 
     patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class ImageAttentionRequest(ImageRequest):
+    """Form or query fields of a request for the attention of an image model."""
+
+    patch: Index | None = Field(None, description="show the window of this patch; models without windows ignore it")
+
+
+class ImageMapRequest(ImageAttentionRequest):
+    """Form or query fields of a request for the attention map of one head of an image model."""
+
+    name: AttentionName
+    head: Index | None = Field(None, description="default: the mean of all heads")
+    quantity: Literal["weights", "scores"] = "weights"
+    every_head: bool = Field(False, description="return the maps of all heads instead of one")
+
+
+class ImageArithmeticRequest(ImageAttentionRequest):
+    """Form or query fields of a request for the intermediate results of one query of an image model."""
+
+    name: AttentionName
+    head: Index
+    query: Index
+
+
+class ImageChangeRequest(ImageRequest):
+    """Form or query fields of a request for the classes of a modified image model."""
+
+    factors: Json[dict[AttentionName, dict[Index, Annotated[float, Field(ge=-10, le=10)]]]] = Field(
+        default_factory=dict, description="factors of head outputs as JSON: {attention: {head: factor}}"
+    )
+    sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+
+
+class ImageChangeResponse(BaseModel):
+    """Classes and probabilities before and after the change, and the number of heads of each attention module."""
+
+    original: list[ApiClass]
+    changed: list[ApiClass]
+    heads: dict[str, int]
 
 
 class HypothesisView(BaseModel):
@@ -110,6 +167,7 @@ class HypothesisView(BaseModel):
     score: float
     tokens: list[int]
     labels: list[str]
+    pieces: list[bool] = Field(description="whether a label continues the word of the label before it")
     probabilities: list[float]
 
 
@@ -150,6 +208,68 @@ class BeamResponse(BaseModel):
     length: str | None = Field(description="how a non-autoregressive model determines the target length")
     tree: list[BeamNode]
     candidates: list[NATCandidate] = Field(description="best first")
+
+
+class WordScores(BaseModel):
+    """Words with their contributions to the score, and the effect of replacing each of them."""
+
+    labels: list[str]
+    scores: list[float]
+    occlusion: list[float]
+
+
+class AttributionView(BaseModel):
+    """Contributions of source and prefix to the score of a word; they sum to `score` − `baseline`."""
+
+    word: str
+    contrast: str | None
+    start: int = Field(description="index of the first token of the word")
+    source: WordScores
+    prefix: WordScores
+    score: float = Field(description="log-probability of the word, or its difference from that of the contrast")
+    baseline: float = Field(description="the same without the words of source and prefix")
+    error: float = Field(description="completeness error relative to the change of the score")
+    points: int = Field(description="number of gradients")
+
+
+class LayerReadoutView(BaseModel):
+    """The most probable tokens at every position after every layer; the first layer is the embedding."""
+
+    labels: list[str]
+    tokens: list[list[list[str]]] = Field(description="[layer][position][rank]")
+    probabilities: list[list[list[float]]]
+    chosen: list[list[float]] = Field(description="probability of the token of the label")
+    ranks: list[list[int]] = Field(description="rank of this token, from 1")
+
+
+class LensResponse(BaseModel):
+    """States of both stacks; those of the encoder only if source and target share a vocabulary."""
+
+    decoder: LayerReadoutView
+    encoder: LayerReadoutView | None
+
+
+class PatchingView(BaseModel):
+    """Share of the difference between two sentences that each state restores, [layer][position]."""
+
+    word: str
+    contrast: str
+    source: list[str]
+    other_source: list[str]
+    prefix: list[str]
+    score: float
+    other_score: float
+    encoder: list[list[float]]
+    decoder: list[list[float]]
+
+
+class WhyResponse(BaseModel):
+    """Why a model chose a word of its translation."""
+
+    attribution: AttributionView
+    lens: LayerReadoutView
+    heads: list[tuple[str, int, float]] = Field(description="attention, head, decrease of the score without it")
+    patching: PatchingView | None
 
 
 class ChangeResponse(BaseModel):

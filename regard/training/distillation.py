@@ -18,13 +18,14 @@ from pydantic import Field
 
 from regard.config import Settings
 from regard.data.text.languages import tokenisation_for
-from regard.data.text.readers import Pair, format_suffix
+from regard.data.text.readers import Pair
 from regard.data.text.sentences import LengthWarnings
+from regard.data.text.writers import format_pairs as format_pairs
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translate_files import join_lines, translate_items
+from regard.pipelines.translate_files import translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import read_json, sha256_of
 from regard.training.checkpoint import replace_text
@@ -125,15 +126,6 @@ def _select_lines(
             blank = not pair.source.strip()
             counts.lines, counts.blank, counts.long = counts.lines + 1, counts.blank + blank, counts.long + long
             yield pair, "" if long or blank else pair.source
-
-
-def format_pairs(paths: Sequence[Path], pairs: Sequence[Pair]) -> list[str]:
-    """Format pairs as text: one string per line file, or a single one for a .tsv or .jsonl file."""
-    if len(paths) == 2:
-        return ["".join(f"{join_lines(pair[side])}\n" for pair in pairs) for side in (0, 1)]
-    if format_suffix(paths[0]) == ".jsonl":
-        return ["".join(json.dumps(pair._asdict(), ensure_ascii=False) + "\n" for pair in pairs)]
-    return ["".join("\t".join(join_lines(text).replace("\t", " ") for text in pair) + "\n" for pair in pairs)]
 
 
 class Provenance:

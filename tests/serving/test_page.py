@@ -1,5 +1,6 @@
 """The page in a real browser, with a server that has one model of each kind."""
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.page import DESKTOP, KEY, Page
 
 MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
-TEXT_SECTIONS = ["translate", "attention", "arithmetic", "beam", "change", "positions"]
+TEXT_SECTIONS = ["translate", "attention", "why", "arithmetic", "beam", "change", "positions"]
 
 # Translation
 
@@ -156,14 +157,33 @@ def test_mean_over_heads_is_not_available_for_scores(page: Page) -> None:
 def test_arithmetic_steps_show_the_results_of_the_model(page: Page) -> None:
     page.open("arithmetic")
     steps = page.page.locator(".steps button")
+    formula = page.text(".formula")
+    assert "x·W_Q" in formula and "x·W_K" in formula and "x·W_V" in formula
+    steps.nth(1).click()
     assert "q·k" in page.text(".formula")
-    steps.nth(3).click()
-    cells = page.page.locator("table.arithmetic td[data-step='3'] span")
+    steps.nth(4).click()
+    cells = page.page.locator("table.arithmetic td[data-step='4'] span")
     assert sum(float(weight) for weight in cells.all_text_contents()) == pytest.approx(1, abs=5e-3)
     page.page.keyboard.press("ArrowRight")
     assert page.page.locator(".outputs > div").first.is_visible()
     page.page.keyboard.press("ArrowRight")
     assert "2 heads × 16 = 32" in page.text(".formula")
+    page.page.keyboard.press("ArrowRight")
+    x, y, total = map(float, re.findall(r"-?\d+\.\d+", page.text(".formula").replace("−", "-"))[:3])
+    assert x + y == pytest.approx(total, abs=2e-3)
+    page.page.keyboard.press("ArrowRight")
+    assert re.search(r"32 → \d+ → 32", page.text(".formula"))
+
+
+def test_masked_scores_are_minus_infinity(page: Page) -> None:
+    page.open("arithmetic")
+    page.page.locator(".controls select").first.select_option("decoder.0.attention")
+    page.wait_until(lambda: page.page.locator("tr.masked").count() == 2)  # the query is the second of four tokens
+    page.page.locator(".steps button").nth(4).click()
+    cells = page.page.locator("tr.masked").last.locator("td")
+    assert cells.nth(3).text_content() == "−∞"
+    assert cells.nth(4).text_content() == "e^−∞ = 00.000"
+    assert re.fullmatch(r"e\^−?\d+\.\d\d / Σ\d\.\d{3}", page.text("tbody tr:nth-child(2) .softmax"))
 
 
 def test_toy_example_computes_attention(page: Page) -> None:

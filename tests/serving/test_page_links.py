@@ -81,7 +81,7 @@ def show_a_step_of_the_arithmetic(page: Page) -> None:
     page.page.locator(".controls select").first.select_option("encoder.1.attention")
     page.wait_until(lambda: "encoder.1" in page.page.url)
     page.page.wait_for_timeout(300)
-    page.page.locator(".steps button").nth(3).click()
+    page.page.locator(".steps button").nth(4).click()
 
 
 def show_an_earlier_step_of_a_narrow_beam(page: Page) -> None:

@@ -1,14 +1,18 @@
 // The page of one sentence: its translation, an overview of all heads, and the selected head in detail.
 
 import { makeScale } from "./colours.js";
+import { createAttribution, createHeads, createLens, createNextTokens, createPatching } from "./explanation.js";
+import { explanationStringsFor } from "./explanation_strings.js";
 import { HeadGrid } from "./grid.js";
 import { Lines } from "./lines.js";
 import { unpackHeads } from "./maps.js";
 import { Matrix } from "./matrix.js";
+import { Pointing } from "./pointing.js";
 import { SentencePair } from "./sentence.js";
 import { describePoint, drawLegend } from "./description.js";
 import { isDark, watchTheme } from "./theme.js";
 import { initialLanguage, stringsFor, switchLanguage } from "./strings.js";
+import { WeightsTable } from "./weights_table.js";
 
 const GROUPS = ["cross", "decoder", "encoder"];
 const scene = JSON.parse(document.getElementById("scene").textContent);
@@ -16,9 +20,10 @@ const loadedMaps = new Map(); // promises of the maps by view
 const state = { view: null, head: 0, zoom: 1, language: initialLanguage() };
 const element = (id) => document.getElementById(id);
 let strings = stringsFor(state.language);
-let grid, pair, pairMap;
-const matrix = new Matrix(element("matrix"), (point) => pointAt(point));
-const lines = new Lines(element("lines"), (point) => pointAt(point));
+let grid, pair, pairMap, table;
+const pointing = new Pointing((point) => pointAt(point));
+const matrix = new Matrix(element("matrix"), pointing);
+const lines = new Lines(element("lines"), pointing);
 
 const load = (view) => {
   if (!loadedMaps.has(view)) loadedMaps.set(view, unpackHeads(view.data));
@@ -36,7 +41,7 @@ function build() {
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);
-    node.title = strings[node.dataset.label];
+    if (node.localName === "button") node.title = strings[node.dataset.label];
   }
   element("pair").replaceChildren();
   pair = new SentencePair(element("pair"), scene.labels.source, scene.labels.translation, pointAtTranslation);
@@ -49,7 +54,42 @@ function build() {
   grid = new HeadGrid(element("grid"), groups, strings, select);
   grid.refresh(load, scaleOf);
   grid.select(state.view, state.head);
+  table = new WeightsTable(strings);
+  element("table").replaceChildren(table.element);
   pointAtTranslation(null);
+  showExplanations();
+}
+
+/** Shows the explanations of words, if the scene has any. */
+function showExplanations() {
+  const { explanations } = scene;
+  element("why").hidden = !explanations.length;
+  if (!explanations.length) return;
+  const texts = { ...strings, ...explanationStringsFor(state.language) };
+  const titled = (title, hint, ...content) => {
+    const block = document.createElement("details");
+    const summary = document.createElement("summary");
+    const note = document.createElement("p");
+    note.className = "hint";
+    summary.textContent = title;
+    note.textContent = hint;
+    block.append(summary, note, ...content);
+    return block;
+  };
+  const heading = document.createElement("h2");
+  heading.textContent = texts.whyTitle;
+  const blocks = explanations.map(({ attribution, lens, heads, patching }) => {
+    const block = document.createElement("div");
+    block.className = "explanation";
+    block.append(
+      ...createAttribution(attribution, texts),
+      titled(texts.nextTitle, texts.nextHint, createNextTokens(lens, attribution.start)),
+      titled(texts.lensTitle, texts.lensHint, createLens(lens, texts, attribution.start)),
+      titled(texts.headsRanked, texts.headsRankedHint, createHeads(heads, texts)));
+    if (patching) block.append(titled(texts.patchingTitle, texts.patchingHint, ...createPatching(patching, texts)));
+    return block;
+  });
+  element("why").replaceChildren(heading, ...blocks);
 }
 
 async function select(view, head) {
@@ -72,16 +112,18 @@ async function redraw() {
   const rows = scene.labels[view.rows];
   const columns = scene.labels[view.columns];
   matrix.show(map, rows, columns, scaleOf(map), element("matrix").parentElement.clientWidth - 4, state.zoom);
-  lines.show(map, rows, columns, element("lines").parentElement.clientWidth - 4);
+  lines.show(map, rows, columns, element("lines").parentElement.clientWidth - 4, state.zoom);
+  table.show(map, rows, columns);
   drawLegend(element("scale"), element("low"), element("high"), map, scaleOf(map));
-  pointAt(null);
+  pointing.pin(null);
 }
 
 function pointAt(point) {
   if (!matrix.map) return;
   matrix.draw(point);
   lines.draw(point);
-  element("readout").textContent = describePoint(matrix.map, matrix.rows, matrix.columns, point, strings);
+  const description = describePoint(matrix.map, matrix.rows, matrix.columns, point, strings);
+  element("readout").textContent = description || strings.pointHint;
 }
 
 function pointAtTranslation(point) {
@@ -107,6 +149,7 @@ function listen() {
     grid.refresh(load, scaleOf);
     redraw();
     pointAtTranslation(null);
+    showExplanations();
   });
   element("language").addEventListener("click", () => {
     state.language = switchLanguage(state.language);

@@ -11,6 +11,7 @@ import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
 import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
 import { fillToolbar } from "./toolbar.js";
+import { STOPS, modelOfStop, showStop } from "./tour.js";
 import { getSentences } from "./translations.js";
 
 const DEFAULT_TEXT = "I love apples";
@@ -20,6 +21,7 @@ const PARAMETERS = {
   model: textParameter(),
   text: textParameter(DEFAULT_TEXT),
   sentence: integer(0, WHOLE, 9999),
+  tour: integer(null, 1, STOPS.length),
   image: choiceParameter([...EXAMPLES, OWN_IMAGE]),
 };
 const ALWAYS = ["model", "text"];
@@ -54,6 +56,8 @@ let shownAddress = null;
 let isLinked = false;
 /** Example image of the address, or OWN_IMAGE. */
 let linkedImage = null;
+/** Shown stop of the guided tour, counted from 1; null if it is closed. */
+let tourStop = null;
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -73,6 +77,8 @@ async function show() {
     else {
       if (isText) await splitText(signal);
       else await selectLinkedImage();
+      const prose = page.strings.prose[openSection.id]?.(page.model);
+      if (prose) container.append(create("p", { class: "prose", text: prose }));
       if (!signal.aborted) await openSection.show(container, page, signal);
     }
   } catch (error) {
@@ -88,7 +94,7 @@ async function show() {
 /** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
 async function splitText(signal) {
   const { text, strings } = page;
-  const { sentences, longest } = await getSentences(page.model.name, text, signal);
+  const { sentences, longest, source_language_warning: expected } = await getSentences(page.model.name, text, signal);
   if (signal.aborted) return;
   if (choice.text !== text) choice = { text, index: 0 };
   choice.index = Math.max(WHOLE, limit(strings.sentenceField, choice.index, sentences.length));
@@ -105,6 +111,10 @@ async function splitText(signal) {
     const limit = long.some(isUnusual) ? longest : null;
     chooser.append(create("p", { class: "warning", text: strings.longSentences(long.length, limit) }));
   }
+  if (expected) {
+    const name = new Intl.DisplayNames([page.language], { type: "language" }).of(expected);
+    chooser.append(create("p", { class: "warning language", text: strings.otherLanguage(name) }));
+  }
   chooser.hidden = !chooser.children.length;
 }
 
@@ -113,7 +123,10 @@ async function selectLinkedImage() {
   const image = linkedImage;
   linkedImage = null;
   if (image === OWN_IMAGE && selectedImage(page.model) !== OWN_IMAGE) addNotice(page.strings.ownImage);
-  else if (image && image !== OWN_IMAGE) await selectExample(image, page.model.sections.includes("views"));
+  const isPair = page.model.sections.includes("views");
+  const current = selectedImage(page.model);
+  const example = image && image !== OWN_IMAGE ? image : current;
+  if (EXAMPLES.includes(example)) await selectExample(example, isPair); // also if a second view is needed now
 }
 
 function createChoice(label, index) {
@@ -157,7 +170,8 @@ function updateFrame() {
     if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  fillToolbar(element("toolbar"), strings);
+  fillToolbar(element("toolbar"), strings, () => goToStop(1));
+  if (model) showStop(element("tour"), tourStop, page, goToStop);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
@@ -209,11 +223,29 @@ function openById(id, values) {
   if (section) open(section, values);
 }
 
+/** Open a stop of the guided tour, with a model that suits it; null ends the tour. */
+function goToStop(number) {
+  tourStop = number;
+  const stop = STOPS[number - 1];
+  const model = stop && modelOfStop(stop, page);
+  if (!model) {
+    saveView();
+    updateFrame();
+  } else {
+    page.model = model;
+    element("model").value = model.name;
+    if (!element("text").value.trim()) element("text").value = DEFAULT_TEXT;
+    if (!selectedImage(model)) [linkedImage] = EXAMPLES;
+    openById(stop.section, stop.state);
+  }
+  if (number) element("tour").querySelector(".primary").focus({ preventScroll: true });
+}
+
 /** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */
 function saveView({ replace = false } = {}) {
   if (!page.model) return;
   const index = choice.text === page.text ? choice.index : 0;
-  const shared = { model: page.model.name, text: page.text, sentence: index, image: selectedImage(page.model) };
+  const shared = { model: page.model.name, text: page.text, sentence: index, tour: tourStop, image: selectedImage(page.model) };
   const { parameters = {}, state = {} } = openSection;
   const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
   if (address === shownAddress) return;
@@ -247,6 +279,7 @@ function readAddress() {
     element("text").value = shared.text;
     choice = { text: element("text").value, index: shared.sentence };
     linkedImage = shared.image;
+    tourStop = shared.tour;
     if (!section) openSection = defaultSection();
   }
   showNotice(problems.join(" "));

@@ -1,13 +1,13 @@
-// Buttons that apply to the whole view: copying its link.
+// Buttons that apply to the whole view: its guided tour, and copying its link.
 
 import { create, createButton } from "./dom.js";
 
 const SHOWN_MILLISECONDS = 2000;
 
 /** Fill the toolbar above the section. */
-export function fillToolbar(container, strings) {
+export function fillToolbar(container, strings, startTour) {
   const copyButton = createButton(strings.copyLink, () => copyLink(copyButton, strings), { class: "tool copy-link" });
-  container.replaceChildren(copyButton);
+  container.replaceChildren(createButton(strings.tour, startTour, { class: "tool start-tour" }), copyButton);
 }
 
 /** Copy the address of the view. Where the browser forbids it, show the address for copying by hand. */

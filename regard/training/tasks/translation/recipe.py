@@ -1,16 +1,16 @@
 """Recipes of autoregressive translators."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
+from regard.data.text.cleaning.settings import CleaningSettings
 from regard.data.text.languages import find_language
-from regard.data.text.readers import COMPRESSION_SUFFIXES, PAIR_SUFFIXES, find_shards
+from regard.data.text.readers import find_shards, languages_in_names
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.folder import MODELS
@@ -24,6 +24,11 @@ UNKNOWN = ("source", "target")
 """What unknown languages are called."""
 DECODER_KEYS = ("decoder_layers", "tie")
 """Keys of the model that do not concern the encoder."""
+
+
+def _cleaning_values(value: object) -> object:
+    """Return the values of `data.clean`: true stands for the defaults, false for no cleaning."""
+    return {} if value is True else None if value is False else value
 
 
 class CorpusSettings(Settings):
@@ -73,6 +78,10 @@ class DataSettings(Settings):
         256, gt=1, description="maximum number of tokens per side; longer pairs are skipped, counted and listed"
     )
 
+    clean: Annotated[CleaningSettings | None, BeforeValidator(_cleaning_values)] = Field(
+        None, description="true, or thresholds of the rules of `regard clean`, which are applied to the training data"
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if [self.builtin is not None, self.source is not None, bool(self.corpora)].count(True) != 1:
@@ -103,6 +112,8 @@ class DataSettings(Settings):
         named = {key: getattr(self, key) for key in TEXTS}
         for number, corpus in enumerate(self.corpora):
             named |= {f"corpora.{number}.{key}": getattr(corpus, key) for key in TEXTS[:3]}
+        for number, path in enumerate(self.clean.exclude if self.clean else ()):
+            named[f"clean.exclude.{number}"] = path
         files: dict[str, Path] = {}
         for key, path in named.items():
             if path is not None and path.is_dir():
@@ -121,9 +132,7 @@ class DataSettings(Settings):
             source, target = self.builtin.split("-")
             return source, target
         first = self.all_corpora()[0]
-        named = [_language_of(path) for path in (first.source, first.target)]
-        if first.target is None and re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", named[0]):  # train.en-de.tsv
-            named = named[0].split("-")
+        named = languages_in_names(first.source, first.target)
         columns = [find_language(name) or find_language(key) for name, key in zip(header, first.keys, strict=True)]
         candidates = zip(self.languages, columns, named, UNKNOWN, strict=True)
         source, target = (next(filter(None, codes)) for codes in candidates)
@@ -350,11 +359,3 @@ class TranslationRecipe(Recipe):
 
     def fixed_settings(self) -> dict[str, Any]:
         return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}
-
-
-def _language_of(path: Path | None) -> str:
-    """Return the language code at the end of a file name, such as "en" for train.en.gz; "" if there is none."""
-    if path is None:
-        return ""
-    suffixes = [s[1:] for s in path.suffixes if s.lower() not in (*COMPRESSION_SUFFIXES, *PAIR_SUFFIXES, ".txt")]
-    return suffixes[-1] if suffixes and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]+)?", suffixes[-1]) else ""

@@ -1,0 +1,153 @@
+"""`regard clean`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from regard.cli import options
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.data.text.cleaning.cleaner import Cleaner
+    from regard.data.text.cleaning.settings import CleaningSettings
+    from regard.data.text.corpus import Corpus
+    from regard.runtime import LineProgress
+
+DETECTION_PAIRS = 1000
+"""Pairs whose script is examined if the languages are not known otherwise."""
+
+
+def clean(
+    src: Annotated[Path, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet or a folder of such files")],
+    tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line as in --src")] = None,
+    out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
+    out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
+    out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the target lines")] = None,
+    report: Annotated[Path | None, typer.Option(help="new .html or .json file: what was removed, and why")] = None,
+    exclude: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="remove pairs with a text of this file, such as a test set; repeatable"),
+    ] = None,
+    languages: Annotated[
+        str | None, typer.Option(help="language codes, such as en,de; by default from the names of the files")
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="YAML file with thresholds of the rules")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="threshold, such as ratio=3; repeatable")
+    ] = None,
+) -> None:
+    """Remove bad pairs from parallel text: repeated, misaligned, damaged, copied, or in a wrong language."""
+    from regard.data.text.cleaning.cleaner import Cleaner
+    from regard.data.text.corpus import Corpus
+    from regard.data.text.readers import find_shards, read_texts
+    from regard.runtime import Interruptions
+
+    settings = _read_settings(recipe, overrides or [], exclude or [])
+    paths = options.choose_pair_files(out, out_src, out_tgt, "clean")
+    for path in [*paths, *filter(None, [report])]:
+        options.check_new_file(path, (src, tgt, *settings.exclude))
+    if report is not None and report.suffix.lower() not in (".html", ".json"):
+        raise UserError(f"{report}: --report writes .html or .json; choose a name with one of these suffixes")
+    corpus = Corpus(find_shards(src, tgt))
+    codes = _choose_languages(languages, src, tgt, corpus)
+    with options.exit_on_interruption(), Interruptions():
+        cleaner = Cleaner(settings, codes, (text for path in settings.exclude for text in read_texts(path)))
+        cleaner.report.conditions |= {
+            "files": [path.name for path in (src, tgt) if path],
+            "languages": list(codes),
+            "settings": settings.model_dump(mode="json"),
+        }
+        _write(cleaner, corpus, paths, report)
+    for line in cleaner.report.summary():
+        typer.echo(line)
+
+
+def _read_settings(recipe: Path | None, overrides: Sequence[str], exclude: Sequence[Path]) -> CleaningSettings:
+    """Combine the recipe and the options; options come last."""
+    from regard.config import MAX_YAML_BYTES, parse_yaml
+    from regard.data.text.cleaning.settings import CleaningSettings
+    from regard.runtime import read_text
+
+    values: dict[str, Any] = {}
+    try:
+        if recipe is not None:
+            values = parse_yaml(read_text(recipe, MAX_YAML_BYTES)) or {}
+            if not isinstance(values, dict):
+                raise UserError(f"{recipe}: a recipe consists of keys and values, such as ratio: 3")
+        values |= {key: parse_yaml(text) for key, text in options.parse_key_values("--set", overrides).items()}
+    except ValueError as error:
+        raise UserError(f"{recipe or '--set'}: not valid YAML ({error})") from None
+    settings = CleaningSettings.parse(values, str(recipe or "options"))
+    return settings.changed(exclude=[*settings.exclude, *exclude])
+
+
+def _choose_languages(given: str | None, src: Path, tgt: Path | None, corpus: Corpus) -> tuple[str, str]:
+    """Return the language codes: as given, or as the columns or the files are named, or by the script."""
+    from regard.data.text.languages import detect_language, find_language
+    from regard.data.text.readers import languages_in_names
+
+    if given is not None:
+        codes = [find_language(code) for code in given.split(",")]
+        if len(codes) != 2 or not all(codes):
+            raise UserError(f"--languages {given}: write two language codes with a comma, such as en,de")
+        return codes[0], codes[1]
+    header = corpus.shards[0].header() or ("", "")
+    named = languages_in_names(src, tgt)
+    codes = [find_language(column) or name for column, name in zip(header, named, strict=True)]
+    if not all(codes):
+        first = list(islice(corpus.pairs(), DETECTION_PAIRS))
+        codes = [code or detect_language(pair[side] for pair in first) for side, code in enumerate(codes)]
+    return codes[0], codes[1]
+
+
+class PassProgress:
+    """Context manager that shows the progress of both passes; the second one has as many pairs as the first."""
+
+    def __init__(self) -> None:
+        self._stack, self._name = ExitStack(), ""
+        self._shown: LineProgress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def __call__(self, name: str, pairs: int) -> None:
+        """Count pairs of the pass `name`."""
+        from regard.runtime import LineProgress
+
+        if name != self._name:
+            self._stack.close()
+            total = self._shown.done if self._shown else None
+            self._shown, self._name = LineProgress(total, noun=f"pairs ({name})"), name
+            self._stack.enter_context(self._shown)
+        assert self._shown is not None
+        self._shown.advance(pairs)
+
+
+def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], report: Path | None) -> None:
+    """Clean the corpus and write the results, which appear when all of them are complete."""
+    from itertools import compress
+
+    from regard.data.text.writers import format_pairs
+    from regard.runtime import replace_text_file
+
+    with ExitStack() as stack:
+        files = [stack.enter_context(replace_text_file(path)) for path in paths]
+        for records, kept in cleaner.clean(corpus.all_records, stack.enter_context(PassProgress())):
+            texts = format_pairs(paths, [record.pair for record in compress(records, kept)])
+            for file, text in zip(files, texts, strict=True):
+                file.write(text)
+        if not cleaner.report.kept:
+            removed = ", ".join(f"{rule}: {number:,}" for rule, number in cleaner.report.removed.most_common())
+            raise UserError(f"{corpus.name}: the rules remove all pairs ({removed}); change their thresholds")
+        if report is not None:
+            content = cleaner.report.as_json() if report.suffix.lower() == ".json" else cleaner.report.as_html()
+            stack.enter_context(replace_text_file(report)).write(content)

@@ -1,0 +1,177 @@
+"""Clean a parallel corpus in two passes, in bounded memory and without changing the order of pairs.
+
+The first pass applies the rules that need only the pair, and removes repeated pairs by sets of 64-bit fingerprints. It
+takes a sample, from which the remaining rules are learned. The second pass applies them and yields the pairs. Between
+the passes, one byte of each pair is kept: the number of the rule that removed it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from regard.data.text.cleaning.analysis import Texts
+from regard.data.text.cleaning.fingerprints import FingerprintSet
+from regard.data.text.cleaning.report import Report
+from regard.data.text.cleaning.rules import Chunk, Learned, Mask, check_pairs, either, make_chunk
+from regard.data.text.cleaning.sample import Sample
+from regard.data.text.cleaning.settings import RULES, CleaningSettings
+from regard.data.text.readers import PairRecord
+from regard.errors import UserError
+
+CHUNK = 8192
+"""Pairs that are examined at once."""
+CHUNK_CHARACTERS = 2**21
+"""Characters of a chunk, beyond which it has fewer pairs."""
+NUMBERS = {rule: number for number, rule in enumerate(RULES, start=1)}
+NAMES = dict(enumerate(RULES, start=1))
+Progress = Callable[[str, int], object]
+"""Receives the name of the pass and the number of pairs examined since the last call."""
+Numbers = npt.NDArray[np.uint8]
+
+
+class Cleaner:
+    """Removes the pairs of a corpus that break a rule.
+
+    Args:
+        settings: Thresholds of the rules.
+        languages: Language codes of both sides; "" if a language is unknown.
+        excluded: Texts of test sets. A pair with one of them on either side is removed.
+        score: Scores pairs with a model, as the last rule; a lower score is better.
+        max_score: Pairs with a higher score are removed.
+
+    Attributes:
+        report: Counts and examples, complete when all pairs were yielded.
+
+    Example:
+        >>> from regard.data.builtin.corpus import load_pairs
+        >>> from regard.data.text.readers import PairRecord
+        >>> records = [PairRecord(pair, "demo", line) for line, pair in enumerate(load_pairs("train", 50), 1)]
+        >>> cleaner = Cleaner(CleaningSettings(), ("en", "zh"))
+        >>> sum(kept.sum() for _, kept in cleaner.clean(lambda: iter(records + records)))
+        50
+        >>> dict(cleaner.report.removed)
+        {'duplicate': 50}
+    """
+
+    def __init__(
+        self,
+        settings: CleaningSettings,
+        languages: tuple[str, str] = ("", ""),
+        excluded: Iterable[str] = (),
+        score: Callable[[Sequence[PairRecord]], npt.NDArray[np.floating]] | None = None,
+        max_score: float = np.inf,
+    ) -> None:
+        self.settings, self.languages, self._score, self._max_score = settings, languages, score, max_score
+        self.report = Report()
+        self._excluded = FingerprintSet()
+        excluded = iter(excluded)
+        while texts := list(islice(excluded, CHUNK)):
+            self._excluded.add(Texts(texts).folded_hashes)
+
+    def clean(
+        self, read: Callable[[], Iterator[PairRecord]], progress: Progress = lambda *_: None
+    ) -> Iterator[tuple[list[PairRecord], Mask]]:
+        """Read a corpus twice, and yield all pairs in chunks with which of them are kept.
+
+        Args:
+            read: Returns all pairs; called twice.
+            progress: Called after each chunk.
+        """
+        decisions, sample = self._first_pass(read(), progress)
+        learned = Learned(sample, self.settings, self.languages)
+        self.report.notes += learned.notes
+        self.report.conditions |= {"scripts": [list(names) for names in learned.scripts.names]}
+        del sample
+        remaining = iter(decisions)
+        for records in chunks(read()):
+            numbers = next(remaining, None)
+            if numbers is None or len(numbers) != len(records):
+                raise UserError(f"{records[0].file}: changed while it was being cleaned; clean it again")
+            self._second_rules(records, numbers, learned)
+            self.report.total += len(records)
+            progress("cleaning", len(records))
+            yield records, numbers == 0
+        if next(remaining, None) is not None:
+            raise UserError("the corpus changed while it was being cleaned; clean it again")
+
+    def _first_pass(self, records: Iterator[PairRecord], progress: Progress) -> tuple[list[Numbers], Sample]:
+        exact, near, sample = FingerprintSet(), FingerprintSet(), Sample()
+        decisions = []
+        for part in chunks(records):
+            pairs = [record.pair for record in part]
+            chunk, numbers = make_chunk(pairs), np.zeros(len(part), np.uint8)
+            for rule, broken in check_pairs(chunk, self.settings):
+                mark(numbers, rule, broken)
+            if self._excluded.size:
+                mark(numbers, "overlap", either([self._excluded.contains(t.folded_hashes) for t in chunk.texts]))
+            fingerprints = chunk.folded_hashes()
+            if self.settings.duplicates is not None:
+                mark_repeated(numbers, "duplicate", chunk.raw_hashes(), exact)
+            if self.settings.duplicates == "near":
+                mark_repeated(numbers, "near-duplicate", fingerprints, near)
+            kept = np.flatnonzero(numbers == 0)
+            sample.add([pairs[index] for index in kept.tolist()], fingerprints[kept])
+            decisions.append(numbers)
+            progress("reading", len(part))
+        return decisions, sample
+
+    def _second_rules(self, records: Sequence[PairRecord], numbers: Numbers, learned: Learned) -> None:
+        """Apply the rules of the second pass and report the removed pairs."""
+        kept = np.flatnonzero(numbers == 0)
+        chunk = make_chunk([records[index].pair for index in kept.tolist()])
+        found = np.zeros(len(kept), np.uint8)
+        for rule, broken in learned.check(chunk):
+            mark(found, rule, broken)
+        numbers[kept] = found
+        scores = self._score_remaining(records, numbers)
+        details = self._details(chunk, kept, found, learned) | scores
+        for index in np.flatnonzero(numbers).tolist():
+            self.report.add(NAMES[int(numbers[index])], records[index], details.get(index, ""))
+
+    def _score_remaining(self, records: Sequence[PairRecord], numbers: Numbers) -> dict[int, str]:
+        kept = np.flatnonzero(numbers == 0)
+        if self._score is None or not len(kept):
+            return {}
+        scores = self._score([records[index] for index in kept.tolist()])
+        bad = scores > self._max_score
+        numbers[kept[bad]] = NUMBERS["model"]
+        pairs = zip(kept[bad], scores[bad], strict=True)
+        return {int(index): f"{score:.2f}" for index, score in pairs}
+
+    def _details(self, chunk: Chunk, kept: npt.NDArray[np.int64], found: Numbers, learned: Learned) -> dict[int, str]:
+        """Return values of the learned rules for the pairs that they removed."""
+        details: dict[int, str] = {}
+        measures = {"ratio": learned.ratios, "misaligned": learned.alignment_scores}
+        for rule, measure in measures.items():
+            places = np.flatnonzero(found == NUMBERS[rule])
+            if len(places):
+                values = measure(chunk)
+                details |= {int(kept[place]): f"{values[place]:.2f}" for place in places}
+        return details
+
+
+def chunks(records: Iterator[PairRecord]) -> Iterator[list[PairRecord]]:
+    """Yield lists of at most `CHUNK` pairs with about `CHUNK_CHARACTERS` characters at most."""
+    part: list[PairRecord] = []
+    characters = 0
+    for record in records:
+        part.append(record)
+        characters += len(record.pair.source) + len(record.pair.target)
+        if len(part) == CHUNK or characters >= CHUNK_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
+
+
+def mark(numbers: Numbers, rule: str, broken: Mask) -> None:
+    """Assign a rule to the pairs that break it and none before."""
+    numbers[(numbers == 0) & broken] = NUMBERS[rule]
+
+
+def mark_repeated(numbers: Numbers, rule: str, fingerprints: npt.NDArray[np.uint64], seen: FingerprintSet) -> None:
+    """Add the fingerprints of the remaining pairs to a set, and assign a rule to those that it contained."""
+    kept = np.flatnonzero(numbers == 0)
+    numbers[kept[~seen.add(fingerprints[kept])]] = NUMBERS[rule]

@@ -1,0 +1,56 @@
+"""The guided tour of the page, and the explanations of its sections."""
+
+from typing import Any
+
+import pytest
+
+from tests.browser import Visit
+from tests.serving.page import DESKTOP, Page
+
+
+def test_tour_visits_every_stop_on_the_served_models(page: Page) -> None:
+    page.click("Guided tour")
+    stops = int(page.text("#tour h2").split(" / ")[1].split(" ")[0])
+    assert stops >= 22
+    sections, models, titles = set(), set(), set()
+    for number in range(1, stops + 1):
+        page.wait_until(lambda number=number: page.text("#tour h2").startswith(f"{number} / "))
+        page.page.wait_for_selector("html[data-ready]", state="attached", timeout=10_000)
+        assert page.page.locator("#error").is_hidden()
+        assert page.page.locator(".unavailable, #tour .warning").count() == 0, number
+        assert page.page.locator("#panel .card").first.is_visible()
+        titles.add(page.text("#tour h2").split("· ", 1)[1])
+        sections.add(page.page.evaluate("document.documentElement.dataset.ready"))
+        models.add(page.page.locator("#model").input_value())
+        if number < stops:
+            page.click("Next", exact=True)
+    assert len(titles) == stops
+    assert sections >= {"overview", "translate", "attention", "arithmetic", "beam", "change", "positions", "image"}
+    assert models >= {"toy", "nat", "paint", "windows", "views"}
+    page.page.locator("#tour .primary").click()
+    assert page.page.locator("#tour").is_hidden()
+
+
+def test_stop_of_the_tour_is_part_of_the_link(page: Page, browser: Any) -> None:
+    page.click("Guided tour")
+    page.click("Next", exact=True)
+    page.wait_until_ready("arithmetic")
+    page.page.locator("#language").click()
+    page.wait_until_ready("arithmetic")
+    assert "查找" in page.text("#tour h2")
+    assert "tour=2" in page.page.url
+    with Visit(browser, **DESKTOP) as visit:
+        other = Page(visit, page.page.url)
+        assert other.text("#tour h2") == "2 / 24 · Attention is a lookup"
+        other.click("Back")
+        other.wait_until_ready("overview")
+        other.check()
+
+
+@pytest.mark.parametrize("section", ["translate", "attention", "arithmetic", "beam", "change", "positions", "overview"])
+def test_every_section_explains_itself_in_both_languages(page: Page, section: str) -> None:
+    page.open(section)
+    english = page.text(f".section-{section} .prose")
+    assert english.count(". ") + english.endswith(".") >= 2
+    page.page.locator("#language").click()
+    page.wait_until(lambda: "。" in page.text(f".section-{section} .prose"))
