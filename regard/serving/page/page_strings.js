@@ -1,15 +1,17 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
 import { STRINGS as glossary } from "./glossary_strings.js";
+import { STRINGS as documents } from "./document_strings.js";
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
 import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as tour } from "./tour_strings.js";
 import { STRINGS as view } from "./view_strings.js";
+import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [glossary, overview, prose, quality, tour, view];
+const SECTION_STRINGS = [documents, glossary, overview, prose, quality, tour, view, why];
 
 const STRINGS = {
   en: {
@@ -17,6 +19,7 @@ const STRINGS = {
       overview: "Overview",
       translate: "Translate",
       attention: "Attention",
+      why: "Why",
       arithmetic: "Arithmetic",
       beam: "Beam search",
       change: "What if",
@@ -211,6 +214,7 @@ const STRINGS = {
       overview: "总览",
       translate: "翻译",
       attention: "注意力",
+      why: "为什么",
       arithmetic: "逐步计算",
       beam: "束搜索",
       change: "假设分析",
