@@ -38,14 +38,14 @@ class Biased(Kind):
         return scores + self._bias(k).to(scores.dtype)
 
     def _bias(self, k: Tensor) -> Tensor:
-        """Return the bias of every key, (S,)."""
+        """Return the bias of every key, (1, 1, 1, S)."""
         keys = k.shape[-2]
         if not all(0 <= position < keys for position in self.bias):
             raise UserError(f"bias: the source has the positions 0 to {keys - 1}, not {max(self.bias)}")
         bias = k.new_zeros(keys)
         for position, value in self.bias.items():
             bias[position] = value
-        return bias
+        return bias.view(1, 1, 1, keys)
 
 
 def takes_bias(kind: Kind) -> bool:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import regard
+from regard.attention.biased import Biased
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Padded
 from regard.errors import UserError
 from regard.inspection.interventions import bias_scores, scale_scores
@@ -105,3 +107,16 @@ def test_command_hides_a_word(command: Command, trained_run: Path, tmp_path: Pat
         ("hate=1", "1:I 2:love 3:apples"),
     ):
         assert message in command("look", trained_run, SENTENCE, "--bias", option, *out).error
+
+
+@pytest.mark.parametrize(("T", "lengths"), [(5, [5, 3]), (5, [5, 5]), (1, [5, 3]), (1, [5, 5])])
+def test_every_shape_of_decoding_equals_the_reference(T: int, lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 2, T, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    kind = Biased(Full(), {1: 2.0, 4: -3.0})
+    for mask in (Mask(keys=Padded.of(lengths)), Mask(), Mask(causal=True)):
+        expected = kind.weights(q, k, mask) @ v
+        assert torch.allclose(kind(q, k, v, mask), expected, atol=1e-5)
+        q.requires_grad_()  # another path
+        assert torch.allclose(kind(q, k, v, mask), expected, atol=1e-5)
+        q = q.detach()
