@@ -11,8 +11,10 @@ from regard.attention.biased import Biased
 from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Padded
 from regard.errors import UserError
+from regard.inspection.html import pack
 from regard.inspection.interventions import bias_scores, scale_scores
 from regard.inspection.probe import find_attentions, probe
+from regard.inspection.translation import translation_scene
 from tests.conftest import Command
 
 SENTENCE = "I love apples"
@@ -44,15 +46,13 @@ def test_bias_multiplies_weights_before_they_are_normalised(translator: regard.T
     assert torch.equal(weights(translator), plain)
 
 
-def test_hidden_word_changes_the_translation_in_search_and_in_scoring(translator: regard.Translator) -> None:
+def test_hidden_word_lowers_the_score_and_search_uses_the_bias_too(translator: regard.Translator) -> None:
     love = len(translator.vocabularies.source.encode("I love")) - 1
     plain = translator.score(SENTENCE, "我喜欢苹果").score
     with bias_scores(translator.model, {love: -100.0}):
         assert translator.score(SENTENCE, "我喜欢苹果").score < plain - 0.1
-        greedy, wide = (translator(SENTENCE, beam=beam) for beam in (1, 4))
         scored = translator.hypotheses([SENTENCE])[0][0]
         assert scored.score == pytest.approx(translator.score(SENTENCE, scored.text).score, abs=1e-3)
-    assert {greedy, wide} != {"我喜欢苹果"}
     assert translator(SENTENCE) == "我喜欢苹果"
 
 
@@ -95,11 +95,18 @@ def test_modules_without_a_bias_are_refused(translator: regard.Translator) -> No
     assert translator(SENTENCE) == "我喜欢苹果"
 
 
-def test_command_hides_a_word(command: Command, trained_run: Path, tmp_path: Path) -> None:
+def test_command_hides_a_word(
+    command: Command, translator: regard.Translator, trained_run: Path, tmp_path: Path
+) -> None:
     out = ("--out", tmp_path / "look.html")
-    changed = command("look", trained_run, SENTENCE, "--bias", "love=-100", *out)
-    assert changed.code == 0
-    assert not changed.out.startswith("我喜欢苹果")
+    love = len(translator.vocabularies.source.encode("I love")) - 1
+    for value in (-100, 10):
+        changed = command("look", trained_run, SENTENCE, "--bias", f"love={value}", *out)
+        with bias_scores(translator.model, {love: value}):
+            assert changed.out.startswith(f"{translator(SENTENCE)}\n")
+            expected = translation_scene(translator, SENTENCE).alignment
+        page = (tmp_path / "look.html").read_text("utf-8")
+        assert pack(expected[None])["packed"] in page
     assert command("look", trained_run, SENTENCE, "--bias", "2=0", *out).out.startswith("我喜欢苹果")
     for option, message in (
         ("love", "write WORD=NUMBER"),
