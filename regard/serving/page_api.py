@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
 
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
@@ -28,7 +29,7 @@ PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
 }
-SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview"}
+SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview", "look": "attention"}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -60,6 +61,12 @@ async def translation(request: Request, body: page_schemas.TranslationRequest, s
 async def attention(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
     """Return a small attention map of every head."""
     return _packet(await _inspect_text(service, request, "attention", body))
+
+
+@inspect_router.post("/look", response_class=HTMLResponse)
+async def look(request: Request, body: page_schemas.InspectRequest, service: ServiceDependency) -> HTMLResponse:
+    """Return the attention maps of a sentence as one HTML page that opens from disk, as `regard look` writes it."""
+    return HTMLResponse(await _inspect_text(service, request, "look", body))
 
 
 @inspect_router.post("/map", **PACKET_RESPONSE)

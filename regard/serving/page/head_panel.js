@@ -5,6 +5,7 @@ import { describePoint, drawLegend } from "./description.js";
 import { create } from "./dom.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 import { isDark } from "./theme.js";
 
 export class HeadPanel {
@@ -30,6 +31,7 @@ export class HeadPanel {
   /** Show `map` as a matrix. Lines always show `weights`, because single scores are not meaningful. */
   show(title, hint, map, weights, rows, columns, zoom) {
     this.title.textContent = title;
+    setData(this.wide, () => mapRows(map, rows, columns));
     this.hint.textContent = hint;
     const scale = makeScale(isDark(), map.signed);
     this.matrix.show(map, rows, columns, scale, this.wide.clientWidth - 4, zoom);

@@ -166,7 +166,7 @@ function updateFrame() {
     if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  fillToolbar(element("toolbar"), strings, () => goToStop(1));
+  fillToolbar(element("toolbar"), element("panel"), page, () => goToStop(1));
   if (model) showStop(element("tour"), tourStop, page, goToStop);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";

@@ -7,6 +7,7 @@ import { makeScale } from "./colours.js";
 import { drawLegend } from "./description.js";
 import { create, createField, createSlider, debounce } from "./dom.js";
 import { paint } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 import { isDark } from "./theme.js";
 import { arrayToMap } from "./translations.js";
 
@@ -53,6 +54,7 @@ function createCard(encoding, arrays, i, page) {
 /** Create a figure of a map without labels; the value under the pointer is shown below it. */
 function createPicture(title, map, maxWidth) {
   const canvas = create("canvas");
+  setData(canvas, () => mapRows(map));
   const readout = create("span", { class: "readout" });
   const width = Math.min(maxWidth, innerWidth - 60);
   const height = Math.min(420, Math.max(120, (width * map.rows) / map.columns));

@@ -5,6 +5,7 @@ import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { create } from "./dom.js";
+import { mapRows, setData } from "./panel_data.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
@@ -66,6 +67,7 @@ async function showWhole(container, { strings, model, text }, signal) {
 /** Show source and target tokens; pointing at one shows its weights and probability. */
 function showAlignment(pair, readout, source, { map, labels, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
+  setData(pair, () => mapRows(map, labels, source));
   const pointAt = (point) => {
     tokens.show(map, scale, point);
     const probability = probabilities[point?.row];
