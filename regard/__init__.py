@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.attention.masks import Mask, Packed, Padded
     from regard.attention.multi_head import Attention, Rotary, Rotary2D, grid_positions
     from regard.config import Settings
+    from regard.data.text.glossary import Glossary
     from regard.data.text.tokenizer import Tokenizer, Vocabularies
     from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
@@ -50,6 +51,7 @@ _NAMES = {
     "regard.attention.masks": "Mask Packed Padded",
     "regard.attention.multi_head": "Attention Rotary Rotary2D grid_positions",
     "regard.config": "Settings",
+    "regard.data.text.glossary": "Glossary",
     "regard.data.text.tokenizer": "Tokenizer Vocabularies",
     "regard.decoding.config": "NATSettings SearchSettings",
     "regard.errors": "UserError",
@@ -76,11 +78,11 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 
 __all__ = [
     "Attention", "AttentionUnit", "Classifier", "Constraints", "CroCo", "CroCoConfig", "DecoderBlock", "Diagonal",
-    "EncoderBlock", "FeedForward", "Hypothesis", "ImageModel", "Kind", "KindSettings", "Learned", "LossSum", "Mask",
-    "Model", "NATSettings", "NATransformer", "NATransformerConfig", "Objective", "Packed", "Padded", "PatchEmbedding",
-    "Rotary", "Rotary2D", "SearchSettings", "Settings", "SimpleRecipe", "SimpleTask", "Sinusoidal", "Sinusoidal2D",
-    "Swin", "SwinConfig", "Task", "TensorBatch", "Tokenizer", "Transformer", "TransformerConfig", "Translator",
-    "UserError", "Validation", "ViT", "ViTConfig", "Vocabularies", "ablate", "attend", "attention_scores",
+    "EncoderBlock", "FeedForward", "Glossary", "Hypothesis", "ImageModel", "Kind", "KindSettings", "Learned", "LossSum",
+    "Mask", "Model", "NATSettings", "NATransformer", "NATransformerConfig", "Objective", "Packed", "Padded",
+    "PatchEmbedding", "Rotary", "Rotary2D", "SearchSettings", "Settings", "SimpleRecipe", "SimpleTask", "Sinusoidal",
+    "Sinusoidal2D", "Swin", "SwinConfig", "Task", "TensorBatch", "Tokenizer", "Transformer", "TransformerConfig",
+    "Translator", "UserError", "Validation", "ViT", "ViTConfig", "Vocabularies", "ablate", "attend", "attention_scores",
     "attention_weights", "grid_positions", "probe", "register",
 ]  # fmt: skip
 

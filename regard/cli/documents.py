@@ -57,7 +57,8 @@ def translate(
     format: str,
     as_json: bool,
     conditions: Mapping[str, Any],
-    **parser_options: str | None,
+    key: str | None = None,
+    column: str | None = None,
 ) -> None:
     """Translate a document and print what was not translated.
 
@@ -71,7 +72,8 @@ def translate(
         format: Format of the document.
         as_json: Whether the report is printed as JSON.
         conditions: Options on which the translations depend.
-        parser_options: The column or the key to translate.
+        key: Key of a JSON file whose values are translated.
+        column: Column of a CSV file.
     """
     from regard.data.text.sentences import LengthWarnings
     from regard.pipelines.translate_document import Journal, translate_document, translate_with
@@ -79,13 +81,15 @@ def translate(
     if output.exists():  # with --resume
         typer.echo(f"regard: {output} is complete", err=True)
         return
-    document = parse_document(read_bytes(source), str(source), format, **parser_options)
+    data = read_bytes(source)
+    translator = load()
+    translator.resolve_settings(settings)  # rejects invalid settings before the journal is written
+    languages = ("", "") if translator.languages == ("source", "target") else translator.languages
+    document = parse_document(data, str(source), format, languages, key=key, column=column)
     depends_on = {"settings": settings.model_dump(mode="json"), **conditions, "model": _describe(runs)}
     journal = Journal(output.with_name(f"{output.name}.journal"), depends_on)
     if journal.discarded:
         typer.echo(f"regard: {journal.path} belongs to another model or other options; starting again", err=True)
-    translator = load()
-    translator.resolve_settings(settings)  # rejects invalid settings before the journal is written
     warnings = LengthWarnings("sentence")
     with _progress(journal, len(document.segments), not as_json) as (interruptions, progress):
         data, report = translate_document(

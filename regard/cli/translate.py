@@ -17,6 +17,8 @@ from regard.errors import UserError
 from regard.runtime import choose_device
 
 if TYPE_CHECKING:
+    from regard.data.text.glossary import Glossary
+    from regard.decoding.config import DecodingSettings
     from regard.pipelines.constraints import Constraints
     from regard.pipelines.record_counts import RecordCount
     from regard.pipelines.review import ReviewFile
@@ -65,6 +67,7 @@ def translate(
     prefix: Annotated[str, typer.Option(help="text with which every translation starts")] = "",
     require: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="required phrase (repeatable)")] = None,
     forbid: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="forbidden phrase (repeatable)")] = None,
+    glossary: options.Glossary = None,
     engine: options.Engine = None,
     precision: options.Precision = None,
     device: options.Device = "auto",
@@ -91,7 +94,7 @@ def translate(
     if document is not None and source is not None and not text:
         from regard.cli import documents
 
-        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split}
+        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split, "--reject": reject}
         documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
         _check_files(text, source, key, output, resume)
         assert output is not None
@@ -120,8 +123,9 @@ def translate(
     finished = count_records(output, form, settings.n_best) if resume and output and output.exists() else None
     lines, total = (text, len(text)) if text else options.read_input(source, key)
     constraints = _parse_constraints(prefix, require or (), forbid or ())
+    terms = _read_glossary(glossary)
     translator = _load(run, others or (), device, engine, precision)
-    translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
+    _check_settings(translator, settings, terms)
     review = None if reject is None else _open_review(translator, output, reject, finished)
     with (
         nullcontext() if review is None else review,
@@ -143,6 +147,7 @@ def translate(
             review=None if review is None else review.add,
             done=records.count,
             on_progress=progress.advance,
+            glossary_of=files.glossary_of_line,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
@@ -155,6 +160,9 @@ def translate(
             f"regard: {counts.violations} of {counts.translations} translations violate --require or --forbid",
             err=True,
         )
+    if counts.kept_terms < counts.terms:
+        lost = counts.terms - counts.kept_terms
+        typer.echo(f"regard: {lost} of {counts.terms} terms of the glossary are not in the translations", err=True)
 
 
 def _choose_document(source: Path, format: str | None, column: str | None) -> str | None:
@@ -201,6 +209,25 @@ def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, pr
     from regard.interop.ctranslate2 import load_translator
 
     return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
+
+
+def _check_settings(translator: Translator, settings: DecodingSettings, glossary: Glossary | None) -> None:
+    """Set the glossary, and reject invalid settings before the output is opened."""
+    translator.glossary = glossary
+    translator.resolve_settings(settings)
+    if glossary is not None:
+        from regard.pipelines.glossary import request_with_terms
+
+        translator.resolve_settings(settings, request_with_terms())
+
+
+def _read_glossary(path: Path | None) -> Glossary | None:
+    """Read a glossary before a model is loaded."""
+    if path is None:
+        return None
+    from regard.data.text.glossary import Glossary
+
+    return Glossary.read(path)
 
 
 def _open_review(

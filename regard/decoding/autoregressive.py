@@ -55,7 +55,7 @@ def search(
     batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not batch:
         return []
-    beam_only = settings.coverage > 0 or trace or any(request.required for request in batch)
+    beam_only = settings.coverage > 0 or trace or any(request.needs_beam for request in batch)
     if settings.sampling and beam_only:
         raise UserError(f"required phrases and trees need a beam: omit {', '.join(SAMPLING)} and mbr")
     if beam_only or (settings.beam_width > 1 and not settings.sampling):
@@ -91,8 +91,10 @@ class AutoregressiveGenerator:
         if snapshots:
             raise UserError("snapshots need a non-autoregressive model; this model is autoregressive and has trees")
         assert isinstance(settings, SearchSettings)
-        if settings.mbr is not None and (trees or request.required):
+        if settings.mbr is not None and (trees or request.needs_beam):
             raise UserError("required phrases and trees need a beam: omit mbr")
+        if settings.sampling and request.terms is not None:
+            raise UserError(f"a glossary needs a beam: omit {', '.join(SAMPLING)}")
         return settings
 
     def batch_tokens(self, settings: DecodingSettings) -> int:

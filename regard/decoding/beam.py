@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.decoding.beam_trace import BeamTrace
 from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest, Ints, RequiredPhrases, TokenConstraints
+from regard.decoding.constraints import DecodingRequest, Ints, Requirements, TokenConstraints, track_requirements
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 from regard.errors import UserError
 
@@ -76,7 +76,7 @@ class BeamSearch(Generic[S]):
         self.stepper, self.settings = stepper, settings
         B, K = len(requests), settings.beam_width
         self.constraints = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.max_length)
-        self.required = RequiredPhrases.of(requests, K)
+        self.required = track_requirements(requests, K)
         self.results: list[list[TokenHypothesis]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
         self.sentences: Ints = np.arange(B)  # index of the sentence in each row
@@ -179,17 +179,18 @@ class BeamSearch(Generic[S]):
         count = min(2 * K, score.shape[1])
         if self.required is None:
             return candidates.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
-        return candidates.take(self._interleave_banks(candidates, score)[:, :count])
+        progress = self.required.extend(candidates.beam_index, candidates.token)
+        dead = progress.dead()
+        candidates.log_prob[dead] = score[dead] = -math.inf
+        return candidates.take(self._interleave_banks(progress, score)[:, :count])
 
-    def _interleave_banks(self, candidates: Candidates, score: Doubles) -> Ints:
+    def _interleave_banks(self, progress: Requirements, score: Doubles) -> Ints:
         """Return the order of candidates under required phrases (dynamic beam allocation, Post and Vilar 2018).
 
         Candidates with the same number of required tokens form a bank. The best of each bank come first, then the
         second best, and so on, so that fluent hypotheses do not displace those that have started a phrase.
         """
-        assert self.required is not None
-        matched = self.required.extend(candidates.beam_index, candidates.token).matched_tokens()
-        bank = np.where(score == -math.inf, -1, matched)
+        bank = np.where(score == -math.inf, -1, progress.matched_tokens())
         by_score = (-score).argsort(axis=1, kind="stable")
         order = _take(by_score, (-_take(bank, by_score)).argsort(axis=1, kind="stable"))
         bank = _take(bank, order)

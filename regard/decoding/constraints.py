@@ -6,8 +6,9 @@ Shapes: B sentences, K hypotheses per sentence, V vocabulary, L tokens so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,67 @@ class DecodingRequest:
     prefix: Phrase = ()
     required: tuple[Phrase, ...] = ()
     forbidden: tuple[PhraseAutomaton, ...] = ()
+    terms: TermAutomaton | None = None
+
+    @property
+    def needs_beam(self) -> bool:
+        """Whether phrases are required, which only beam search supports."""
+        return bool(self.required) or self.terms is not None
+
+
+class TermAutomaton(Protocol):
+    """Finite automaton that recognises required terms in a sequence of tokens, however they are tokenised.
+
+    Its states are integers, of which 0 is the start.
+    """
+
+    def advance(self, state: int, token: int) -> int:
+        """Return the state after another token."""
+
+    def missing(self, state: int) -> int:
+        """Return the number of terms that a hypothesis lacks that ends in this state."""
+
+    def matched_tokens(self, state: int) -> int:
+        """Return the number of tokens of required terms so far."""
+
+    def next_tokens(self, state: int) -> tuple[int, ...]:
+        """Return tokens that start or continue a missing term."""
+
+    def is_dead(self, state: int) -> bool:
+        """Return whether a hypothesis that reaches this state is dropped, because it has a replaced word."""
+
+
+class Requirements(Protocol):
+    """Progress of each hypothesis of a beam in what is required of its sentence."""
+
+    @property
+    def missing(self) -> Ints:
+        """Number of phrases that each hypothesis lacks, (B, K)."""
+
+    @property
+    def next_tokens(self) -> Ints:
+        """Tokens that continue what is missing, (B, K, N); -1 if there are fewer."""
+
+    def matched_tokens(self) -> Ints:
+        """Return the number of required tokens in each hypothesis, (B, K)."""
+
+    def dead(self) -> npt.NDArray[np.bool_]:
+        """Return which hypotheses are dropped, (B, K)."""
+
+    def extend(self, parent: Ints, token: Ints) -> Self:
+        """Return the progress after appending tokens, (B, N), to the hypotheses with these indices, (B, N)."""
+
+    def select(self, sentences: Ints) -> Self:
+        """Return the progress in the given sentences."""
+
+
+def track_requirements(requests: Sequence[DecodingRequest], beam_width: int) -> Requirements | None:
+    """Return the required phrases and terms of a batch, or None if there are none."""
+    phrases = RequiredPhrases.of(requests, beam_width)
+    if all(request.terms is None for request in requests):
+        return phrases
+    terms = RequiredTerms([request.terms for request in requests], np.zeros((len(requests), beam_width), np.int64))
+    return terms if phrases is None else CombinedRequirements(phrases, terms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +284,10 @@ class RequiredPhrases:
         matched: Ints = self.progress.sum(-1)
         return matched
 
-    def extend(self, parent: Ints, token: Ints) -> RequiredPhrases:
+    def dead(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(self.progress.shape[:2], np.bool_)
+
+    def extend(self, parent: Ints, token: Ints) -> Self:
         """Return the progress after appending tokens, (B, N), to the hypotheses with these indices, (B, N)."""
         progress = self.progress[np.arange(len(parent))[:, None], parent]
         done = progress == self.lengths[:, None]
@@ -234,12 +299,95 @@ class RequiredPhrases:
             progress = np.where(mismatch, _lookup(self.fallbacks, progress), progress)
         match = _lookup(self.phrases, progress) == token[:, :, None]
         progress = np.where(match & ~done, progress + 1, progress)
-        return RequiredPhrases(self.phrases, self.lengths, self.fallbacks, progress)
+        return type(self)(self.phrases, self.lengths, self.fallbacks, progress)
 
-    def select(self, sentences: Ints) -> RequiredPhrases:
+    def select(self, sentences: Ints) -> Self:
         """Return the phrases of the given sentences."""
         parts = (self.phrases, self.lengths, self.fallbacks, self.progress)
-        return RequiredPhrases(*(part[sentences] for part in parts))
+        return type(self)(*(part[sentences] for part in parts))
+
+
+@dataclass(frozen=True)
+class RequiredTerms:
+    """Progress of each hypothesis in the required terms: the states of one automaton per sentence.
+
+    Attributes:
+        automata: The automaton of each sentence, None if no terms are required.
+        states: State of each hypothesis, (B, K).
+    """
+
+    automata: list[TermAutomaton | None]
+    states: Ints
+
+    @property
+    def missing(self) -> Ints:
+        return self._count(lambda automaton, state: automaton.missing(state))
+
+    @property
+    def next_tokens(self) -> Ints:
+        B, K = self.states.shape
+        found = [
+            [() if automaton is None else automaton.next_tokens(state) for state in row]
+            for automaton, row in zip(self.automata, self.states.tolist(), strict=True)
+        ]
+        tokens = np.full((B, K, max(len(each) for row in found for each in row)), -1)
+        for b, row in enumerate(found):
+            for k, each in enumerate(row):
+                tokens[b, k, : len(each)] = each
+        return tokens
+
+    def matched_tokens(self) -> Ints:
+        return self._count(lambda automaton, state: automaton.matched_tokens(state))
+
+    def dead(self) -> npt.NDArray[np.bool_]:
+        return self._count(lambda automaton, state: automaton.is_dead(state)).astype(np.bool_)
+
+    def extend(self, parent: Ints, token: Ints) -> Self:
+        states = self.states[np.arange(len(parent))[:, None], parent]
+        for automaton, row, added in zip(self.automata, states, token, strict=True):
+            if automaton is not None:
+                row[:] = [automaton.advance(s, t) for s, t in zip(row.tolist(), added.tolist(), strict=True)]
+        return type(self)(self.automata, states)
+
+    def select(self, sentences: Ints) -> Self:
+        return type(self)([self.automata[i] for i in sentences], self.states[sentences])
+
+    def _count(self, count: Callable[[TermAutomaton, int], int]) -> Ints:
+        return np.array(
+            [
+                [0 if automaton is None else count(automaton, state) for state in row]
+                for automaton, row in zip(self.automata, self.states.tolist(), strict=True)
+            ],
+            np.int64,
+        ).reshape(self.states.shape)
+
+
+@dataclass(frozen=True)
+class CombinedRequirements:
+    """Required phrases and required terms of the same sentences."""
+
+    phrases: RequiredPhrases
+    terms: RequiredTerms
+
+    @property
+    def missing(self) -> Ints:
+        return self.phrases.missing + self.terms.missing
+
+    @property
+    def next_tokens(self) -> Ints:
+        return np.concatenate((self.phrases.next_tokens, self.terms.next_tokens), 2)
+
+    def matched_tokens(self) -> Ints:
+        return self.phrases.matched_tokens() + self.terms.matched_tokens()
+
+    def dead(self) -> npt.NDArray[np.bool_]:
+        return self.terms.dead()
+
+    def extend(self, parent: Ints, token: Ints) -> Self:
+        return type(self)(self.phrases.extend(parent, token), self.terms.extend(parent, token))
+
+    def select(self, sentences: Ints) -> Self:
+        return type(self)(self.phrases.select(sentences), self.terms.select(sentences))
 
 
 def _lookup(table: Ints, progress: Ints) -> Ints:

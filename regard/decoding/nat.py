@@ -82,6 +82,7 @@ class NATGenerator:
             ("prefix", request.prefix),
             ("required phrases", request.required),
             ("forbidden phrases", request.forbidden),
+            ("glossary", request.terms),
             ("trees", trees),
         ):
             if value:

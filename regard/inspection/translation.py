@@ -11,6 +11,7 @@ import torch
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
 from regard.inspection.scene import Group, Scene, View, readable_labels
+from regard.inspection.words import continues_word
 from regard.models.nat import NATransformer
 
 MAP_AXES: dict[Group, tuple[str, str]] = {
@@ -26,10 +27,15 @@ Labels = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class TranslationRecord:
-    """Token labels, and the recorded quantities by attention module."""
+    """Token labels, and the recorded quantities by attention module.
+
+    Attributes:
+        pieces: Whether the token of each label continues the word of the label before it.
+    """
 
     labels: Labels
     records: dict[str, AttentionRecord]
+    pieces: dict[str, list[bool]]
 
 
 @torch.no_grad()
@@ -54,14 +60,15 @@ def record_translation(
     with probe(translator.model, names, record=record) as records:
         if is_nat or target is None:
             best = translator.hypotheses([sentence], settings, snapshots=is_nat, split=False)[0][0]
-            return TranslationRecord(_hypothesis_labels(translator, best), records)
+            labels = _hypothesis_labels(translator, best)
+            return TranslationRecord(labels, records, _hypothesis_pieces(best, labels))
         check_target(translator, target)
         vocabularies = translator.vocabularies
         source = vocabularies.source.encode(sentence)
         translator.log_probs([source], [target])
     source_tokens, target_tokens = vocabularies.source.tokens(source), vocabularies.target.tokens(target)
     labels = _autoregressive_labels(source_labels(translator, source_tokens), target_tokens)
-    return TranslationRecord(labels, records)
+    return TranslationRecord(labels, records, _autoregressive_pieces(source_tokens, target_tokens, labels))
 
 
 def translation_scene(
@@ -133,6 +140,28 @@ def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labe
         "decoder_output": [*labels, "END"],
         "decoder_input": ["BOS", *labels],
     }
+
+
+def _hypothesis_pieces(hypothesis: Any, labels: Labels) -> dict[str, list[bool]]:
+    if not hypothesis.iterations:
+        return _autoregressive_pieces(hypothesis.source_subwords, hypothesis.subwords, labels)
+    output = continues_word(hypothesis.iterations[-1].subwords)
+    source = mark_pieces(hypothesis.source_subwords, labels["source"])
+    return {"source": source, "decoder_output": output, "decoder_input": output}
+
+
+def _autoregressive_pieces(source: Sequence[str], target: Sequence[str], labels: Labels) -> dict[str, list[bool]]:
+    output = mark_pieces(target, labels["decoder_output"])
+    return {
+        "source": mark_pieces(source, labels["source"]),
+        "decoder_output": output,
+        "decoder_input": [False, *output[:-1]],
+    }
+
+
+def mark_pieces(tokens: Sequence[str], labels: Sequence[str]) -> list[bool]:
+    """Return for each label whether its token continues a word; labels after the last token, such as END, do not."""
+    return [*continues_word(tokens), *[False] * (len(labels) - len(tokens))]
 
 
 def check_target(translator: Any, target: Sequence[int]) -> None:

@@ -44,6 +44,7 @@ class ExternalGenerator:
         unsupported = [name for name in UNSUPPORTED if getattr(settings, name) != getattr(defaults, name)]
         unsupported += ["length_penalty wu"] if settings.length_penalty == "wu" else []
         unsupported += [name for name in ("prefix", "required", "forbidden") if getattr(request, name)]
+        unsupported += ["glossary"] if request.terms is not None else []
         unsupported += ["trees"] if trees else []
         unsupported += ["snapshots"] if snapshots else []
         if unsupported:

@@ -31,6 +31,23 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class TermUse:
+    """An occurrence of a glossary term in a source sentence.
+
+    Attributes:
+        source: The term as it is written in the sentence.
+        target: Its translation in the glossary.
+        kept: Whether the hypothesis contains the translation, as often as the sentence has terms with it.
+        start: Position of its first character in the sentence.
+    """
+
+    source: str
+    target: str
+    kept: bool
+    start: int = 0
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One translation of a text.
 
@@ -54,6 +71,7 @@ class Hypothesis:
         source: The text that was translated; empty if only its tokens are known.
         warning: States that the source is longer than all sources of the training data; None if it is not.
         parts: Hypotheses of the sentences if there are several.
+        terms: Glossary terms that occur in the source, in order; those of all sentences if there are several.
         confidence: Calibrated probability that the translation agrees with a reference, 0 to 1; None unless requested.
         token_confidences: Calibrated probability of each token; empty unless requested.
         flags: Suspected faults by name, such as "repetition", each with a detail; None unless requested.
@@ -73,6 +91,7 @@ class Hypothesis:
     source: str = ""
     warning: str | None = None
     parts: tuple[Hypothesis, ...] = ()
+    terms: tuple[TermUse, ...] = ()
     confidence: float | None = None
     token_confidences: list[float] = field(default_factory=list)
     flags: dict[str, str] | None = None
@@ -80,7 +99,8 @@ class Hypothesis:
 
     def __repr__(self) -> str:
         size = f"{len(self.parts)} sentences" if self.parts else f"{len(self.tokens)} tokens"
-        return f"Hypothesis({self.text!r}, score={self.score:.3f}, {size})"
+        kept = f", {sum(use.kept for use in self.terms)} of {len(self.terms)} terms kept" if self.terms else ""
+        return f"Hypothesis({self.text!r}, score={self.score:.3f}, {size}{kept})"
 
     @property
     def sentences(self) -> tuple[Hypothesis, ...]:

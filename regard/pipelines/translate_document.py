@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.documents.document import Document, Segment, Untranslated
-from regard.data.documents.marked_text import AlignedSpan, Part
+from regard.data.documents.marked_text import Part, align_tokens
 from regard.data.documents.segment_translation import (
     AlignedTranslation,
     Requests,
@@ -265,21 +265,3 @@ def _to_aligned(translator: Translator, request: SentenceRequest, hypothesis: Hy
     sources = vocabularies.source.char_spans(vocabularies.source.encode(request.text))
     targets = vocabularies.target.char_spans(hypothesis.tokens)
     return AlignedTranslation(hypothesis.text, align_tokens(hypothesis.alignment, sources, targets))
-
-
-def align_tokens(
-    weights: Sequence[Sequence[float]], sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]
-) -> list[AlignedSpan]:
-    """Return the span of each target token and of the source token with the largest weight.
-
-    Args:
-        weights: Cross-attention weights; rows are target tokens and columns source tokens, END included.
-        sources: Character range of each source token.
-        targets: Character range of each target token.
-    """
-    spans = []
-    for row, target in zip(weights, targets, strict=False):  # END has no span
-        inside = row[: len(sources)]
-        if inside and target[0] < target[1]:
-            spans.append(AlignedSpan(sources[list(inside).index(max(inside))], target))
-    return spans

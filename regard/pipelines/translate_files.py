@@ -5,6 +5,8 @@ Records are in the order of the lines, and output files contain complete records
 can be continued after its last record.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import stat
@@ -16,9 +18,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeVar, cast
 
-from regard.data.text.readers import format_suffix, read_jsonl, read_lines, read_parquet, read_tsv
+from regard.data.text.readers import format_suffix, read_lines, read_parquet, read_tsv
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
@@ -28,16 +30,21 @@ from regard.pipelines.record_counts import SEPARATOR, Form, RecordCount
 from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import Interruptions
 
+if TYPE_CHECKING:
+    from regard.data.text.glossary import Glossary
+
 Item = TypeVar("Item")
 
 
 @dataclass
 class TranslationCounts:
-    """Numbers of records, of translations in them, and of translations that violate a constraint; long lines."""
+    """Numbers of records, translations, violated constraints, and terms in the best translations; long lines."""
 
     records: int = 0
     translations: int = 0
     violations: int = 0
+    terms: int = 0
+    kept_terms: int = 0
     lengths: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
 
 
@@ -56,6 +63,7 @@ def translate_lines(
     review: Callable[[int, str, Hypothesis], bool] | None = None,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
+    glossary_of: Callable[[str], Glossary | None] | None = None,
 ) -> TranslationCounts:
     """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
@@ -71,12 +79,20 @@ def translate_lines(
             returns whether a person should read it, which JSON records then state.
         done: Number of records that exist already; as many lines are skipped.
         on_progress: Called with the number of new records after each window.
+        glossary_of: Returns the glossary of a line, or None for that of the translator.
     """
     counts = TranslationCounts()
     items = ((line, line) for line in lines)
     details = {"alignments": alignments, "split": split, "confidence": confidence, "flags": flags}
     translated = translate_items(
-        translator, items, settings, constraints, done=done, on_progress=on_progress, **details
+        translator,
+        items,
+        settings,
+        constraints,
+        done=done,
+        on_progress=on_progress,
+        glossary_of=glossary_of,
+        **details,
     )
     for number, source, hypotheses in translated:
         listed = None if review is None else review(number, source, hypotheses[0])
@@ -84,6 +100,8 @@ def translate_lines(
         counts.records += 1
         counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
+        counts.terms += len(hypotheses[0].terms)
+        counts.kept_terms += sum(use.kept for use in hypotheses[0].terms)
         counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
     return counts
 
@@ -96,6 +114,7 @@ def translate_items(
     *,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
+    glossary_of: Callable[[Item], Glossary | None] | None = None,
     **details: bool,
 ) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
     """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
@@ -109,9 +128,15 @@ def translate_items(
     def pass_texts() -> Iterator[str]:
         for item, text in items:
             window.append(item)
+            if glossary_of is not None:
+                glossaries.append(glossary_of(item))
             yield text
 
-    results = translator.stream(pass_texts(), settings, first=start + 1, constraints=constraints, **details)
+    glossaries: deque[Glossary | None] = deque()
+    of_lines = None if glossary_of is None else iter(glossaries.popleft, ...)
+    results = translator.stream(
+        pass_texts(), settings, first=start + 1, glossaries=of_lines, constraints=constraints, **details
+    )
     for number, hypotheses in enumerate(results, start + 1):
         item = window.popleft()
         if number > done:
@@ -189,6 +214,11 @@ def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
         values["alignment"] = [[round(weight, 4) for weight in row] for row in hypothesis.alignment]
     if hypothesis.phrases:
         values["phrases"] = hypothesis.phrases
+    if hypothesis.terms:
+        values["terms"] = [
+            {"source": use.source, "start": use.start, "target": use.target, "kept": use.kept}
+            for use in hypothesis.terms
+        ]
     if hypothesis.confidence is not None:
         values["confidence"] = hypothesis.confidence
         values["token_confidences"] = hypothesis.token_confidences
@@ -202,16 +232,25 @@ def join_lines(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
 
 
+def glossary_of_line(line: str) -> Glossary | None:
+    """Return the glossary of a line that `read_texts` has read; None if it has none."""
+    return getattr(line, "glossary", None)
+
+
 def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
     """Yield the lines of a text file, the values of a key of a .jsonl or .parquet file, or a column of a .tsv file.
 
-    The default key is "source". Columns are counted from 0, which is the default.
+    The default key is "source". Columns are counted from 0, which is the default. Lines of a .jsonl file may have a
+    glossary; see `glossary_of_line`.
     """
     suffix = format_suffix(path)
-    if suffix in (".jsonl", ".parquet"):
+    if suffix == ".jsonl":
+        from regard.data.text.glossary import read_texts_with_glossaries
+
+        return read_texts_with_glossaries(path, key or "source")
+    if suffix == ".parquet":
         key = "source" if key is None else key
-        read = read_jsonl if suffix == ".jsonl" else read_parquet
-        return (pair.source for pair in read(path, key, key))
+        return (pair.source for pair in read_parquet(path, key, key))
     if suffix == ".tsv":
         if key is not None and not key.isdecimal():
             raise UserError(f"{path}: --key {key} is not a column of a .tsv file; columns are counted from 0")

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from pydantic import Field, StrictInt
@@ -49,6 +49,7 @@ from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.mbr import build_utility, minimise_risk
 
 if TYPE_CHECKING:
+    from regard.data.text.glossary import Glossary
     from regard.pipelines.quality import QualityEstimator
 
 WINDOW = 2048
@@ -62,6 +63,9 @@ LIKELY_END = -0.69
 NO_CONSTRAINTS = DecodingRequest(())
 Tokens = Sequence[int]
 TranslationModel = Transformer | NATransformer
+GlossaryLike: TypeAlias = "Glossary | Mapping[str, str] | Iterable[Sequence[str]] | str | Path"
+"""What `regard.data.text.glossary.Glossary.of` accepts."""
+T = TypeVar("T")
 
 
 class Translator:
@@ -82,6 +86,8 @@ class Translator:
         generator: Decodes instead of the search in regard, such as an export for CTranslate2.
         precision: Precision of the linear layers on a CPU; their weights are prepacked.
         longest_source: Number of tokens of the longest source in the training data, without END; None if unknown.
+        glossary: Terms with their translations, for all calls that are given no other glossary: a `Glossary`, a
+            mapping, pairs, or the path of a .tsv file.
     """
 
     def __init__(
@@ -93,9 +99,11 @@ class Translator:
         generator: Generator | None = None,
         precision: Precision | None = None,
         longest_source: int | None = None,
+        glossary: GlossaryLike | None = None,
     ) -> None:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.longest_source = longest_source
+        self.glossary = to_glossary(glossary)
         self.models = [model, *others]
         if precision is not None and model.target_embedding.weight.is_cpu:
             for member in self.models:
@@ -112,7 +120,12 @@ class Translator:
 
     @classmethod
     def load(
-        cls, path: str | Path, *others: str | Path, device: str | torch.device = "cpu", precision: str | None = None
+        cls,
+        path: str | Path,
+        *others: str | Path,
+        device: str | torch.device = "cpu",
+        precision: str | None = None,
+        glossary: GlossaryLike | None = None,
     ) -> Translator:
         """Load a model folder or the best model of a training run; several of them form an ensemble.
 
@@ -122,13 +135,17 @@ class Translator:
             device: Device of the models.
             precision: "float32" by default. On CPU, "bfloat16" and "int8" use faster linear layers; on GPU, the whole
                 model is converted to "bfloat16" or "float16".
+            glossary: Terms with their translations, such as {"apple": "苹果"} or the path of a .tsv file.
 
         Raises:
             UserError: A file is missing or damaged, the files do not belong together, or an option does not apply.
         """
         path, device = Path(path), torch.device(device)
+        terms = to_glossary(glossary)
         if is_exported(path):
-            return cls._load_exported(path, len(others), device, precision)
+            translator = cls._load_exported(path, len(others), device, precision)
+            translator.glossary = terms
+            return translator
         chosen = choose_precision(precision, device)
         folders = [find_model_folder(Path(folder)) for folder in (path, *others)]
         models, vocabularies, metadata = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
@@ -140,7 +157,7 @@ class Translator:
                 model.to(getattr(torch, chosen))
         translator = cls(models[0], vocabularies[0], metadata[0].languages, models[1:], precision=chosen)
         translator.longest_source = min((each.longest_source for each in metadata if each.longest_source), default=None)
-        translator._folder = folders[0]
+        translator._folder, translator.glossary = folders[0], terms
         return translator
 
     @classmethod
@@ -183,7 +200,14 @@ class Translator:
         """Return what the configuration file of a model folder states besides the architecture."""
         return {"languages": list(self.languages), "longest_source": self.longest_source}
 
-    def __call__(self, text: str | Sequence[str], *, split: bool = True, **settings: Any) -> Any:
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        split: bool = True,
+        glossary: GlossaryLike | None = None,
+        **settings: Any,
+    ) -> Any:
         """Return the best translation of a string, or of every string in a list.
 
         Other keywords are those of `SearchSettings`, such as beam=4, or of `NATSettings` for a non-autoregressive
@@ -193,12 +217,13 @@ class Translator:
         Args:
             text: A text, or a list of texts.
             split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
+            glossary: Terms with their translations, instead of those of the translator; {} for none.
         """
         parsed = parse_settings(self.generator.settings_class, settings, "translate")
         returns_hypotheses = "n_best" in settings
         texts = [text] if isinstance(text, str) else check_texts(text)
         alignments = returns_hypotheses and self.generator.has_attention
-        found = self.hypotheses(texts, parsed, alignments=alignments, split=split)
+        found = self.hypotheses(texts, parsed, alignments=alignments, split=split, glossary=to_glossary(glossary))
         warnings = LengthWarnings()
         for number, hypotheses in enumerate(found, 1):
             warnings.add(number, hypotheses[0].warning)
@@ -216,6 +241,7 @@ class Translator:
         snapshots: bool = False,
         first: int = 1,
         split: bool = True,
+        glossary: Glossary | Sequence[Glossary | None] | None = None,
         confidence: bool = False,
         flags: bool = False,
     ) -> list[list[Hypothesis]]:
@@ -233,6 +259,8 @@ class Translator:
             snapshots: Whether to return the target after each iteration of a non-autoregressive model.
             first: Number of the first text, for errors.
             split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
+            glossary: Terms whose translations the hypotheses shall contain, for all texts or a list with one for each;
+                None for the glossary of the translator.
             confidence: Whether to return calibrated confidences of sentences and tokens.
             flags: Whether to return suspected faults, such as missing numbers.
 
@@ -243,7 +271,7 @@ class Translator:
         """
         texts = check_texts(texts, first)
         estimate = self.quality.select(confidence, flags) if confidence or flags else None
-        of_texts = _constraints_of_texts(constraints, len(texts))
+        of_texts = one_for_each(constraints, len(texts), "constraints")
         distinct = {one: _to_request(one, self.vocabularies.target) for one in (None, *of_texts)}
         resolved = [self.resolve_settings(settings, request, trees, snapshots) for request in distinct.values()]
         splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
@@ -258,10 +286,13 @@ class Translator:
         sources = self._encode([sentence.text for sentence in sentences], [number for number, _ in positions])
         of_sentences = [of_texts[number - first] for number, _ in positions]
         requests = [
-            replace(distinct[one], source=source, **({"prefix": ()} if i else {}))
+            replace(distinct[one], source=source, prefix=() if i else distinct[one].prefix)
             for source, one, (_, i) in zip(sources, of_sentences, positions, strict=True)
         ]
-        found = iter(self._search(sentences, requests, resolved[0], of_sentences, alignments, trees, snapshots))
+        glossaries = one_for_each(self.glossary if glossary is None else glossary, len(texts), "glossary")
+        of_these = [glossaries[number - first] for number, _ in positions]
+        options = alignments, trees, snapshots
+        found = iter(self._search_with_terms(sentences, requests, resolved[0], of_sentences, of_these, options))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
         results = [
             _join_sentences(text, one, [next(found) for _ in one.sentences])
@@ -279,6 +310,33 @@ class Translator:
 
             self._quality = QualityEstimator(self._folder, self.languages[0])
         return self._quality
+
+    def _search_with_terms(
+        self,
+        sentences: Sequence[Sentence],
+        requests: Sequence[DecodingRequest],
+        settings: DecodingSettings,
+        constraints: Sequence[Constraints | None],
+        glossaries: Sequence[Glossary | None],
+        options: tuple[bool, bool, bool],
+    ) -> list[list[Hypothesis]]:
+        """Search, with the terms of a glossary for each sentence; `options` are the last arguments of `_search`."""
+        if not any(glossaries):
+            return self._search(sentences, requests, settings, constraints, *options)
+        from regard.pipelines.glossary import TermSearch, request_with_terms
+
+        def search(
+            indices: Sequence[int], requests: Sequence[DecodingRequest], settings: DecodingSettings
+        ) -> list[list[Hypothesis]]:
+            chosen = [sentences[i] for i in indices], requests, settings, [constraints[i] for i in indices]
+            return self._search(*chosen, *options)
+
+        def score(sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[list[float]]:
+            return [hypothesis.token_log_probs for hypothesis in self.score_tokens(sources, targets)]
+
+        self.resolve_settings(settings, request_with_terms())
+        term_search = TermSearch(search, score, self.vocabularies, self.languages[0])
+        return term_search([sentence.text for sentence in sentences], glossaries, requests, settings)
 
     def _search(
         self,
@@ -324,14 +382,22 @@ class Translator:
         return minimise_risk(self.generator, requests, settings, self.vocabularies.target.decode, utility)
 
     def stream(
-        self, lines: Iterable[str], settings: DecodingSettings | None = None, first: int = 1, **options: Any
+        self,
+        lines: Iterable[str],
+        settings: DecodingSettings | None = None,
+        first: int = 1,
+        glossaries: Iterator[Glossary | None] | None = None,
+        **options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Yield the n best translations of every line, in order, with at most `WINDOW` lines in memory.
 
-        Further keywords are those of `hypotheses`.
+        Further keywords are those of `hypotheses`. `glossaries` are those of the lines, in the same order; a line
+        without one has that of the translator.
         """
         lines = iter(lines)
         while window := list(islice(lines, WINDOW)):
+            if glossaries is not None:
+                options["glossary"] = [self.glossary if one is None else one for one in islice(glossaries, len(window))]
             yield from self.hypotheses(window, settings, first=first, **options)
             first += len(window)
 
@@ -603,6 +669,15 @@ def batch_by_tokens(indices: Iterable[int], rows: Sequence[Tokens], tokens: int)
         yield batch
 
 
+def to_glossary(terms: GlossaryLike | None) -> Glossary | None:
+    """Return terms in any form that `Glossary.of` accepts as a glossary."""
+    if terms is None:
+        return None
+    from regard.data.text.glossary import Glossary
+
+    return Glossary.of(terms)
+
+
 def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
     """Return the texts as a list."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
@@ -657,17 +732,13 @@ def _check_vocabulary_sizes(folder: Path, model: TranslationModel, vocabularies:
         )
 
 
-def _constraints_of_texts(
-    constraints: Constraints | Sequence[Constraints] | None, count: int
-) -> Sequence[Constraints | None]:
-    """Return the constraints of each text."""
-    if constraints is None or isinstance(constraints, Constraints):
-        return [constraints] * count
-    if len(constraints) != count:
-        raise UserError(
-            f"constraints: the list has {len(constraints)}, but texts has {count}; give one for all, or one for each"
-        )
-    return constraints
+def one_for_each(value: T | Sequence[T | None] | None, count: int, name: str) -> list[T | None]:
+    """Return a value for each text: the same for all of them, or one from a list."""
+    if not isinstance(value, list | tuple):
+        return [cast(T | None, value)] * count
+    if len(value) != count:
+        raise UserError(f"{name}: the list has {len(value)}, but texts has {count}; give one for all, or one for each")
+    return list(value)
 
 
 def _to_request(constraints: Constraints | None, target: Tokenizer) -> DecodingRequest:
@@ -690,6 +761,7 @@ def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence
             source=text,
             warning=next((sentence.warning for sentence in sentences if sentence.warning), None),
             parts=tuple(sentences),
+            terms=tuple(use for sentence in sentences for use in sentence.terms),
         )
         for result, sentences in joined
     ]

@@ -31,7 +31,9 @@ SECURITY_HEADERS = [
 ]
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Paths that are polled by monitoring systems: exempt from the limit of concurrent requests, and not logged."""
-IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/image", "/api/inspect/views"})
+IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/views"})
+IMAGE_PREFIX = "/api/inspect/image"
+"""Paths whose bodies may be as large as images: those above, and those with this prefix."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NOT_COUNTED = frozenset({"unavailable", "overload"})
 """Reasons of rejected requests that do not count towards the rate limit of a key."""
@@ -77,7 +79,7 @@ class RequestMiddleware:
         limits, config, path = self._service.limits, self._service.config, request.scope["path"]
         if config.hosts is not None:
             check_host(request.headers, config.hosts, config.origins)
-        max_bytes = limits.image_bytes if path in IMAGE_PATHS else limits.body_bytes
+        max_bytes = limits.image_bytes if path in IMAGE_PATHS or path.startswith(IMAGE_PREFIX) else limits.body_bytes
         receive_body, size = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
         if path not in PROBES:
             await self._gate.enter(request.state.client, size)

@@ -14,12 +14,14 @@ from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
+from regard.models.swin import Swin
+from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
-from regard.serving.views import images, overview, text
+from regard.serving.views import image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -33,6 +35,13 @@ TEXT_VIEWS = {
     "change": text.view_change,
     "overview": overview.view_overview,
 }
+IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
+    "image_attention": image_attention.view_image_attention,
+    "image_map": image_attention.view_image_map,
+    "image_arithmetic": image_attention.view_image_arithmetic,
+    "image_change": image_attention.view_image_change,
+}
+"""Views of classifiers whose attention the page can show."""
 TEXT_SECTIONS = ("overview", "translate", "attention", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
@@ -117,11 +126,18 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False
+        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, confidence: bool = False
     ) -> list[list[Translation]]:
-        """Return the n best translations of each sentence, best first."""
+        """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments), split=False)
+        n_best_lists = self.translator.hypotheses(
+            sentences,
+            settings,
+            alignments=bool(alignments),
+            split=False,
+            confidence=confidence and self.translator.quality.is_calibrated,
+            flags=confidence,
+        )
         return [
             [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
@@ -159,10 +175,11 @@ class TranslationRunner(ModelRunner):
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        score = round(hypothesis.score, DIGITS)
+        score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
         if as_json and alignment is not None:
-            return Translation(hypothesis.text, score, alignment_json=json.dumps(vars(alignment), ensure_ascii=False))
-        return Translation(hypothesis.text, score, alignment)
+            encoded = json.dumps(vars(alignment), ensure_ascii=False)
+            return Translation(hypothesis.text, score, alignment_json=encoded, quality=quality)
+        return Translation(hypothesis.text, score, alignment, quality=quality)
 
 
 class ClassificationRunner(ModelRunner):
@@ -178,7 +195,11 @@ class ClassificationRunner(ModelRunner):
             "image_overview": _for_each(overview.view_image_overview, self.classifier),
             "positions": _for_each(view_positions, model),
         }
-        classes, sections = self.classifier.classes, ("overview", "image", "positions")
+        classes = self.classifier.classes
+        sections: tuple[str, ...] = ("overview", "image", "positions")
+        if isinstance(model, ViT | Swin):
+            self.operations |= {name: _for_each(view, self.classifier) for name, view in IMAGE_VIEWS.items()}
+            sections = ("overview", "image", *IMAGE_VIEWS, "positions")
         self.info = _describe(request, model, device, operations=("classify",), classes=classes, sections=sections)
 
     def warm_up(self) -> None:

@@ -1,5 +1,6 @@
 """The web page at /: its files, and the endpoints under /api/inspect/ that it calls."""
 
+import asyncio
 import hashlib
 from functools import cache
 from importlib import resources
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
+from regard.data.text.language_detection import ExpectedLanguage
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
@@ -29,6 +31,8 @@ PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
 }
+LEAST_PROBABILITY = 0.001
+"""Probability of the language of a model below which a text is reported to be in another language."""
 SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview", "look": "attention"}
 """Section of the page of each operation, if it is not the operation's name."""
 
@@ -48,7 +52,18 @@ async def sentences(
         page_schemas.SentenceView(text=text, tokens=model.job_builder.count_tokens(text), divided=divided)
         for text, _, divided in model.job_builder.parse(body.text).sentences
     ]
-    return page_schemas.SentencesResponse(sentences=views, longest=model.info.longest_source)
+    warning = await asyncio.to_thread(_unexpected_language, model.info.source, body.text)
+    return page_schemas.SentencesResponse(
+        sentences=views, longest=model.info.longest_source, source_language_warning=warning
+    )
+
+
+def _unexpected_language(language: str | None, text: str) -> str | None:
+    """Return the language if a text is almost certainly not in it."""
+    expected = ExpectedLanguage(language) if language else None
+    if expected is None or not expected.known:
+        return None
+    return language if expected.probability(text)[0] < LEAST_PROBABILITY else None
 
 
 @inspect_router.post("/translation", **PACKET_RESPONSE)
@@ -101,7 +116,9 @@ async def change(
 async def positions(request: Request, body: page_schemas.PositionsRequest, service: ServiceDependency) -> Response:
     """Return the position encodings of a model, their similarities, and the angles of rotary encodings."""
     service.check_request(request, body.api_key)
-    return _packet(await _inspect(service, request, "positions", body.model, {"length": body.length}))
+    return _packet(
+        await _inspect(service, request, "positions", body.model, body.model_dump(include={"length", "compare"}))
+    )
 
 
 @inspect_router.post("/overview", **PACKET_RESPONSE)
@@ -127,10 +144,32 @@ async def image_overview(request: Request, service: ServiceDependency) -> Respon
 @inspect_router.post("/image", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
 async def image(request: Request, service: ServiceDependency) -> Response:
     """Return the classes of an image, and the attention of the class token or of a patch."""
-    fields, images = await _read_images(service, request, page_schemas.PatchRequest, 1)
-    item = {"image": images[0], "patch": fields.patch, "pixels": service.limits.image_pixels}
-    size = sum(await service.measure_images(images))
-    return _packet(await _inspect(service, request, "image", fields.model, item, size))
+    return _packet(await _inspect_image(service, request, "image", page_schemas.PatchRequest))
+
+
+@inspect_router.post("/image_attention", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_attention(request: Request, service: ServiceDependency) -> Response:
+    """Return a small attention map of every head of an image model."""
+    return _packet(await _inspect_image(service, request, "image_attention", page_schemas.ImageAttentionRequest))
+
+
+@inspect_router.post("/image_map", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_map(request: Request, service: ServiceDependency) -> Response:
+    """Return the attention map of one head of an image model, or the mean over all heads of an attention module."""
+    return _packet(await _inspect_image(service, request, "image_map", page_schemas.ImageMapRequest))
+
+
+@inspect_router.post("/image_arithmetic", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
+async def image_arithmetic(request: Request, service: ServiceDependency) -> Response:
+    """Return all intermediate results of the attention of one query of an image model."""
+    return _packet(await _inspect_image(service, request, "image_arithmetic", page_schemas.ImageArithmeticRequest))
+
+
+@inspect_router.post("/image_change", openapi_extra=IMAGE_BODY)
+async def image_change(request: Request, service: ServiceDependency) -> page_schemas.ImageChangeResponse:
+    """Return the classes of an image by a model with scaled heads or other attention scores."""
+    result = await _inspect_image(service, request, "image_change", page_schemas.ImageChangeRequest)
+    return page_schemas.ImageChangeResponse(**result)
 
 
 @inspect_router.post("/views", openapi_extra=IMAGE_BODY, **PACKET_RESPONSE)
@@ -140,6 +179,15 @@ async def views(request: Request, service: ServiceDependency) -> Response:
     item = {"images": images, "pixels": service.limits.image_pixels}
     size = sum(await service.measure_images(images))
     return _packet(await _inspect(service, request, "views", fields.model, item, size))
+
+
+async def _inspect_image(service: Service, request: Request, operation: str, schema: type[ImageFields]) -> Any:
+    """Run an operation on the image of a request, with its other fields."""
+    fields, images = await _read_images(service, request, schema, 1)
+    item = fields.model_dump(exclude={"model", "api_key"})
+    item |= {"image": images[0], "pixels": service.limits.image_pixels}
+    size = sum(await service.measure_images(images))
+    return await _inspect(service, request, operation, fields.model, item, size)
 
 
 async def _read_images(

@@ -9,11 +9,15 @@ from collections.abc import Mapping
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.M)
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|class|const) (\w+))", re.M)
+_COMMENTS = re.compile(r"^[ \t]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
+_INDENTATION = re.compile(r"^[ \t]+", re.M)
 _OTHER = re.compile(r"^(?:import|export)\b.*$", re.M)
 
 
 def bundle_modules(files: Mapping[str, bytes], entry: str) -> bytes:
     """Return a module and everything that it imports as one script, dependencies first, each once.
+
+    Comments on lines of their own and indentation are removed.
 
     Args:
         files: contents of the modules by name, such as `page.js`.
@@ -43,7 +47,10 @@ def bundle_modules(files: Mapping[str, bytes], entry: str) -> bytes:
 def _convert(name: str, text: str) -> str:
     exports = ", ".join(_EXPORT.findall(text))
     text = _IMPORT.sub(lambda match: f"const {{{match[1].replace(' as ', ': ')}}} = $${match[2]};", text)
-    text = _EXPORT.sub("", text)
+    text = _COMMENTS.sub("", _EXPORT.sub("", text))
+    if any(line.count("`") % 2 for line in text.splitlines()):
+        raise ValueError(f"{name}.js: a template of several lines cannot be bundled; write it as several strings")
+    text = _INDENTATION.sub("", text)
     if other := _OTHER.search(text):
         raise ValueError(f"{name}.js: {other[0]} cannot be bundled; write it as import {{...}} or export const")
     return f"const $${name} = (() => {{\n{text}return {{ {exports} }};\n}})();"

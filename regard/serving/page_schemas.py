@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, ImageRequest, ModelName, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -29,6 +29,7 @@ class SentencesResponse(BaseModel):
     """The sentences of a text."""
 
     sentences: list[SentenceView]
+    source_language_warning: str | None = Field(description="language of the model, if the text is in another one")
     longest: int | None = Field(description="tokens of the longest source in the training data")
 
 
@@ -50,6 +51,7 @@ class MapRequest(AttentionRequest):
     name: AttentionName
     head: Index | None = Field(None, description="default: the mean of all heads")
     quantity: Literal["weights", "scores"] = "weights"
+    every_head: bool = Field(False, description="return the maps of all heads instead of one")
 
 
 class ArithmeticRequest(AttentionRequest):
@@ -95,12 +97,53 @@ class PositionsRequest(StrictRequest):
 
     model: ModelName = None
     length: int = Field(64, ge=2, le=512, description="number of positions")
+    compare: bool = Field(False, description="return one encoding of each kind instead of those of the model")
 
 
 class PatchRequest(ImageRequest):
     """Form or query fields of a request to inspect an image."""
 
     patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class ImageAttentionRequest(ImageRequest):
+    """Form or query fields of a request for the attention of an image model."""
+
+    patch: Index | None = Field(None, description="show the window of this patch; models without windows ignore it")
+
+
+class ImageMapRequest(ImageAttentionRequest):
+    """Form or query fields of a request for the attention map of one head of an image model."""
+
+    name: AttentionName
+    head: Index | None = Field(None, description="default: the mean of all heads")
+    quantity: Literal["weights", "scores"] = "weights"
+    every_head: bool = Field(False, description="return the maps of all heads instead of one")
+
+
+class ImageArithmeticRequest(ImageAttentionRequest):
+    """Form or query fields of a request for the intermediate results of one query of an image model."""
+
+    name: AttentionName
+    head: Index
+    query: Index
+
+
+class ImageChangeRequest(ImageRequest):
+    """Form or query fields of a request for the classes of a modified image model."""
+
+    factors: Json[dict[AttentionName, dict[Index, Annotated[float, Field(ge=-10, le=10)]]]] = Field(
+        default_factory=dict, description="factors of head outputs as JSON: {attention: {head: factor}}"
+    )
+    sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+
+
+class ImageChangeResponse(BaseModel):
+    """Classes and probabilities before and after the change, and the number of heads of each attention module."""
+
+    original: list[ApiClass]
+    changed: list[ApiClass]
+    heads: dict[str, int]
 
 
 class HypothesisView(BaseModel):
@@ -110,6 +153,7 @@ class HypothesisView(BaseModel):
     score: float
     tokens: list[int]
     labels: list[str]
+    pieces: list[bool] = Field(description="whether a label continues the word of the label before it")
     probabilities: list[float]
 
 

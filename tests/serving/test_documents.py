@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.serving.documents import Element, HtmlDocument, _render
+from regard.data.documents.marked_text import Element, _render
+from regard.serving.documents import HtmlDocument
 from regard.serving.messages import Alignment, Translation
 
 WORD = re.compile(r"\S+")
@@ -112,10 +113,10 @@ def test_line_breaks_in_markup_do_not_end_sentences() -> None:
 
 
 def test_every_space_before_an_element_stays_outside() -> None:
-    element = Element("<b>", 3, 8, "</b>", [])
-    assert _render([element], "one   two", 0, 9) == "one   <b>tw</b>o"
-    assert _render([element], "one  two", 0, 8) == "one  <b>two</b>"
-    assert _render([element], "one     ", 0, 8) == "one     <b></b>"
+    element = Element(0, 3, 8, 1)
+    assert _render([element], "one   two", 0, 9) == ["one   ", 0, "tw", 1, "o"]
+    assert _render([element], "one  two", 0, 8) == ["one  ", 0, "two", 1]
+    assert _render([element], "one     ", 0, 8) == ["one     ", 0, 1]
 
 
 def test_sentences_without_alignments_are_aligned_as_a_whole() -> None:

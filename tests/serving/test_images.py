@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
@@ -14,6 +16,7 @@ pytest.importorskip("fastapi")
 from PIL import Image
 from starlette.testclient import TestClient
 
+from regard.inspection.probe import probe
 from regard.pipelines.classifier import Classifier
 from regard.serving.app import make_app
 from regard.serving.config import Limits, ServingConfig
@@ -24,6 +27,7 @@ from regard.serving.service import Service
 from regard.serving.telemetry import Metrics
 from tests.asynchronous import run_in_thread
 from tests.serving.server_process import ServerProcess, wait_until
+from tests.serving.test_views import unpack
 
 
 class ThreadWorker:
@@ -141,3 +145,50 @@ def test_worker_process_returns_the_same_classes(server: ServerProcess, image_ru
     assert valid.json()["model"] == "images"
     check_classes(valid.json()["images"][0], Classifier.load(image_run)(path, top=5))
     assert (damaged.status_code, list(damaged.json())) == (400, ["error"])
+
+
+def post_image(client: TestClient, path: str, image: Path, **fields: object) -> httpx.Response:
+    data = {key: str(value) for key, value in fields.items()}
+    return client.post(f"/api/inspect/{path}", files=[("image", (image.name, image.read_bytes()))], data=data)
+
+
+def test_heads_of_an_image_equal_the_recorded_weights(client: TestClient, image_run: Path, painted: Path) -> None:
+    classifier = Classifier.load(image_run)
+    file = painted / "test" / "red" / "004.png"
+    with probe(classifier.model) as records:
+        classifier(file)
+    name = list(records)[-1]
+    weights = records[name].weights[0].numpy()
+    content, arrays = unpack(post_image(client, "image_attention", file).content)
+    assert [view["name"] for view in content["views"]] == list(records)
+    assert arrays[name][-1] == pytest.approx(weights.mean(0), abs=0.01)
+    content, arrays = unpack(post_image(client, "image_map", file, name=name, head=1).content)
+    assert content["rows"] == content["columns"]
+    assert content["rows"][:2] == ["0,0", "0,1"]  # without a class token
+    assert arrays["map"] == pytest.approx(weights[1], abs=1e-4)
+    content, arrays = unpack(post_image(client, "image_map", file, name=name, every_head=True).content)
+    assert arrays["map"] == pytest.approx(weights, abs=1e-4)
+    _, arrays = unpack(post_image(client, "image_arithmetic", file, name=name, head=1, query=2).content)
+    assert arrays["weights"] == pytest.approx(weights[1, 2], abs=1e-5)
+    assert arrays["products"] == pytest.approx(arrays["k"] @ arrays["q"], rel=1e-3, abs=1e-4)
+    assert post_image(client, "image_map", file, name=name, head=99).status_code == 400
+    assert post_image(client, "image_arithmetic", file, name=name, head=0, query=999).status_code == 400
+
+
+def test_switching_off_heads_changes_the_classes(client: TestClient, image_run: Path, painted: Path) -> None:
+    file = painted / "test" / "red" / "004.png"
+    heads = post_image(client, "image_change", file).json()["heads"]
+    factors = {name: dict.fromkeys(range(count), 0) for name, count in heads.items()}
+    result = post_image(client, "image_change", file, factors=json.dumps(factors)).json()
+    check_classes({"classes": result["original"]}, Classifier.load(image_run)(file))
+    assert result["changed"] != result["original"]
+    assert post_image(client, "image_change", file, factors="{").status_code == 400
+
+
+def test_map_of_a_window_has_the_labels_of_its_patches(swin_run: Path, painted: Path) -> None:
+    runner = load_runner(LoadRequest("windows", swin_run, "cpu"))
+    request = {"image": (painted / "test" / "red" / "004.png").read_bytes(), "pixels": 10_000, "patch": 7}
+    request |= {"name": "stages.0.blocks.0.attention", "head": None, "quantity": "weights", "every_head": False}
+    content, arrays = unpack(runner.run("image_map", [request], {})[0])
+    assert content["rows"] == ["0,6", "0,7", "1,6", "1,7"]  # the window at the top right of 8 × 8 patches
+    assert arrays["map"].sum(1) == pytest.approx(np.ones(4), abs=1e-3)

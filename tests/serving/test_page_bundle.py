@@ -15,11 +15,13 @@ def test_bundle_contains_every_module_once_after_its_dependencies() -> None:
     files = {
         "page.js": b'import { show as draw } from "./a.js";\nimport { name } from "./b.js";\ndraw(name);\n',
         "a.js": b'import { name } from "./b.js";\n\nexport function show() {}\n',
-        "b.js": b'export const name = "b";\nexport class Other {}\n',
+        "b.js": b'// Comment\nexport const name = "b"; // x\n/**\n * Other.\n */\nexport class Other {}\n',
     }
     bundle = bundle_modules(files, "page.js").decode()
     assert re.findall(r"^const \$\$(\w+)", bundle, re.M) == ["b", "a", "page"]
     assert "return { name, Other };" in bundle
+    assert "Comment" not in bundle
+    assert "Other." not in bundle
     assert "const { show: draw } = $$a;" in bundle
 
 
@@ -28,6 +30,7 @@ def test_bundle_contains_every_module_once_after_its_dependencies() -> None:
     [
         (b"export let count = 0;\n", "export let count = 0; cannot be bundled"),
         (b'import * as dom from "./dom.js";\n', "import .* cannot be bundled"),
+        (b"const text = `a\nb`;\n", "a template of several lines"),
         (b'import { a } from "./page.js";\n', "page imports itself through page"),
     ],
 )

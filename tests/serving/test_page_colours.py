@@ -18,7 +18,7 @@ COLOUR_VISIONS = [vision for vision in VISIONS if vision != "achromatopsia"]
 MIN_DIFFERENCE = 20.0
 """ΔE between colours with different meanings: ten times a barely visible difference."""
 READ_PALETTE = """async () => {
-  const { makeScale } = await import("/page/colours.js");
+  const { makeScale, textColourOn } = await import("/page/colours.js");
   const canvas = document.createElement("canvas").getContext("2d");
   const style = getComputedStyle(document.documentElement);
   const bytes = (name) => {
@@ -32,6 +32,7 @@ READ_PALETTE = """async () => {
     colours: Object.fromEntries(names.map((name) => [name, bytes(`--${name}`)])),
     unsigned: scale(isDark(), false),
     signed: scale(isDark(), true),
+    texts: Array.from({ length: 256 }, (_, i) => textColourOn(scale(isDark(), false), i / 255) === "#fff" ? 255 : 0),
   };
 }"""
 
@@ -41,6 +42,7 @@ class Palette:
 
     def __init__(self, palette: dict[str, Any]) -> None:
         self.colours = {name: np.array(colour, float) for name, colour in palette["colours"].items()}
+        self.texts = np.array(palette["texts"], float)
         self.unsigned, self.signed = (
             np.array(palette[name], float).reshape(256, 4)[:, :3] for name in ("unsigned", "signed")
         )
@@ -76,6 +78,11 @@ def test_text_has_sufficient_contrast(palette: Palette) -> None:
         for background in ("page", "card"):
             ratio = contrast_ratio(palette.colours[text], palette.colours[background])
             assert ratio >= 4.5, (text, background)
+
+
+def test_text_on_every_colour_of_the_scale_has_sufficient_contrast(palette: Palette) -> None:
+    for background, text in zip(palette.unsigned, palette.texts, strict=True):
+        assert contrast_ratio(np.full(3, text), background) >= 4.5
 
 
 @pytest.mark.parametrize("vision", VISIONS)

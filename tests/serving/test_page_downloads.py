@@ -16,7 +16,7 @@ def save(page: Page, name: str, format_name: str, folder: Path) -> bytes:
     if page.page.locator(".downloads[open]").count() == 0:
         page.page.locator(".downloads summary").click()
     with page.page.expect_download() as download:
-        page.page.locator(".menu-entry", has_text=name).get_by_role("button", name=format_name).click()
+        page.page.locator(".menu-entry", has_text=name).get_by_role("button", name=format_name).first.click()
     download.value.save_as(folder / "file")
     return (folder / "file").read_bytes()
 

@@ -52,11 +52,19 @@ class Document(Protocol):
 
 @dataclass
 class TextFile:
-    """A file whose segments are ranges of its text."""
+    """A file whose segments are ranges of its text.
+
+    Attributes:
+        characters: The text and its encoding.
+        segments: Texts to translate.
+        untranslated: Texts that are not translated.
+        fixed: Changes that do not depend on the translations, such as a declaration of their language.
+    """
 
     characters: Characters
     segments: list[Segment] = field(default_factory=list)
     untranslated: list[Untranslated] = field(default_factory=list)
+    fixed: list[tuple[range, Code]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -71,7 +79,7 @@ class TextFile:
 
     def render_text(self, translations: Mapping[int, Sequence[Part]]) -> str:
         """Return the text of the file with the translations."""
-        edits = []
+        edits = list(self.fixed) if translations else []
         for number, parts in translations.items():
             segment = self.segments[number]
             if segment.in_place and list(parts) == segment.content.source_parts:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import PurePath
+from typing import Any
 
 from regard.data.documents.document import Document
 from regard.errors import UserError
@@ -20,6 +20,8 @@ class Format:
         function: Name of the parser.
         media_type: Type of its files in HTTP.
         option: Name of the option of the parser, if there is one: "key" or "column".
+        languages: Languages that the parser takes: "source" and "target".
+        is_archive: Whether the files are zip archives.
     """
 
     suffixes: tuple[str, ...]
@@ -27,14 +29,26 @@ class Format:
     function: str = "parse"
     media_type: str = "text/plain"
     option: str | None = None
+    languages: tuple[str, ...] = ()
+    is_archive: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
     "txt": Format((".txt",), "plain"),
     "md": Format((".md", ".markdown"), "markdown", media_type="text/markdown"),
+    "html": Format((".html", ".htm", ".xhtml"), "html", media_type="text/html"),
     "srt": Format((".srt",), "subtitles", "parse_srt", "application/x-subrip"),
     "vtt": Format((".vtt",), "subtitles", "parse_vtt", "text/vtt"),
     "po": Format((".po", ".pot"), "po", media_type="text/x-gettext-translation"),
+    "xliff": Format((".xliff", ".xlf"), "xliff", media_type="application/xliff+xml", languages=("target",)),
+    "tmx": Format((".tmx",), "tmx", media_type="application/x-tmx+xml", languages=("source", "target")),
+    "docx": Format(
+        (".docx",),
+        "docx",
+        media_type="application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        is_archive=True,
+    ),
+    "odt": Format((".odt",), "odt", media_type="application/vnd.oasis.opendocument.text", is_archive=True),
     "json": Format((".json",), "json_values", media_type="application/json", option="key"),
     "csv": Format((".csv",), "csv_column", media_type="text/csv", option="column"),
 }
@@ -46,14 +60,26 @@ def find_format(name: str) -> str | None:
     return next((format for format, one in FORMATS.items() if suffix in one.suffixes), None)
 
 
-def parse_document(data: bytes, name: str, format: str | None = None, **options: str | None) -> Document:
+def parse_document(
+    data: bytes,
+    name: str,
+    format: str | None = None,
+    languages: tuple[str, str] = ("", ""),
+    *,
+    key: str | None = None,
+    column: str | None = None,
+    expanded: int | None = None,
+) -> Document:
     """Parse a document.
 
     Args:
         data: The file.
         name: Its name, for the format and for errors.
         format: The format, by default that of the suffix.
-        options: The column of a CSV file, or the key of a JSON file.
+        languages: Codes of the source and the target language.
+        key: Key of a JSON file whose values are translated.
+        column: Column of a CSV file.
+        expanded: Maximum number of bytes of an expanded archive.
 
     Raises:
         UserError: The format is unknown, the file is damaged or hostile, or an option does not belong to the format.
@@ -62,9 +88,13 @@ def parse_document(data: bytes, name: str, format: str | None = None, **options:
     if format is None or format not in FORMATS:
         raise UserError(f"{name}: is no document that can be translated; the formats are {', '.join(FORMATS)}")
     chosen = FORMATS[format]
-    given = {option: value for option, value in options.items() if value is not None}
+    given = {option: value for option, value in (("key", key), ("column", column)) if value is not None}
     for option in given.keys() - {chosen.option}:
         raise UserError(f"{name}: files of the format {format} have no {option}; omit --{option}")
+    known = {key: code for key, code in zip(("source", "target"), languages, strict=True) if key in chosen.languages}
+    options: dict[str, Any] = given | {key: code for key, code in known.items() if code}
+    if chosen.is_archive:
+        options["expanded"] = expanded
     parse = getattr(import_module(f"regard.data.documents.{chosen.module}"), chosen.function)
-    document: Document = partial(parse, **given)(data, name)
+    document: Document = parse(data, name, **options)
     return document

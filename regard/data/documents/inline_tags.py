@@ -48,7 +48,7 @@ def parse_tags(
             builder.open(name.lower(), code)
         start = position
     _append(builder, text[position:], unescape, codes)
-    return builder.content
+    return builder.finish()
 
 
 def _append(

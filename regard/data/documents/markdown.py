@@ -28,6 +28,8 @@ LABEL = re.compile(r"\(\^[^\]\s]{1,60}\):\s*|\[[ xX]\]\s+")
 """Labels of footnotes (in the text that is parsed, see `_Lines`) and check boxes at the start of a text."""
 SPECIAL = re.compile(r"([\\`*_\[\]<>~]|&(?=#?\w+;))")
 BLOCK_START = re.compile(r"\A(\d{0,9})([-#>+=~.):|])")
+RISKY = re.compile(r"[\\`*_\[\]<>~&|!\n]|\A\W|\A\d+[.)]|  \Z|:|https?|www")
+"""Characters that can be markup; a text without them is a paragraph of text."""
 UNTRANSLATED = {"fence": "code", "code_block": "code", "html_block": "HTML"}
 PAIRS = {"em", "strong", "s", "link"}
 MAX_INLINE = 100_000
@@ -263,7 +265,7 @@ class _Inline:
 
     def _flush(self) -> None:
         """Add the text since the last flush as a segment, without the white space around it."""
-        content, start, stop = self._builder.content, self._start, self._position
+        content, start, stop = self._builder.finish(), self._start, self._position
         text = self._content[start:stop]
         self._builder, self._start = MarkedTextBuilder(), stop
         if not content.text.strip():
@@ -280,9 +282,12 @@ class _Inline:
 
     def _write(self, content: MarkedText, source: str) -> Write:
         """Return a function that writes a translation so that it is parsed to the markup of the source."""
-        expected = self._structure(source)
 
         def write(parts: Sequence[Part]) -> Code | None:
+            plain = content.join(parts)
+            if not content.elements and not RISKY.search(plain):
+                return (plain,)
+            expected = self._structure(source)
             escaped = [SPECIAL.sub(r"\\\1", part) if isinstance(part, str) else part for part in parts]
             for start, stop in content.protected:
                 code = content.text[start:stop]

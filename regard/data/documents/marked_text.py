@@ -53,6 +53,24 @@ class AlignedSpan:
         )
 
 
+def align_tokens(
+    weights: Sequence[Sequence[float]], sources: Sequence[Range], targets: Sequence[Range]
+) -> list[AlignedSpan]:
+    """Return the span of each target token and of the source token with the largest weight.
+
+    Args:
+        weights: Cross-attention weights; rows are target tokens and columns source tokens, END included.
+        sources: Character range of each source token.
+        targets: Character range of each target token.
+    """
+    spans = []
+    for row, target in zip(weights, targets, strict=False):  # END has no span
+        inside = row[: len(sources)]
+        if inside and target[0] < target[1]:
+            spans.append(AlignedSpan(sources[list(inside).index(max(inside))], target))
+    return spans
+
+
 @dataclass
 class MarkedText:
     """A text without its markup, the elements that stand in it, and the ranges that must not be translated."""
@@ -85,6 +103,14 @@ class MarkedText:
         _shift(self.elements, -length)
         return True
 
+    def drop_suffix(self, length: int) -> bool:
+        """Remove white space behind the last element from the text."""
+        end = len(self.text) - length
+        if not self.text[end:].isspace() or any((element.end or 0) > end for element in self.elements):
+            return False
+        self.text = self.text[:end]
+        return True
+
     def join(self, parts: Iterable[Part]) -> str:
         """Return the text of parts whose codes are strings."""
         return "".join(part if isinstance(part, str) else "".join(map(str, self.codes[part])) for part in parts)
@@ -101,32 +127,48 @@ class MarkedTextBuilder:
     """Appends text and tags to a `MarkedText`."""
 
     def __init__(self) -> None:
-        self.content = MarkedText()
+        self._pieces: list[str] = []
+        self._content = MarkedText()
         self._open: list[tuple[str, Element]] = []
+        self.length = 0
+
+    def finish(self) -> MarkedText:
+        """Return the text and its markup."""
+        self._content.text = "".join(self._pieces)
+        return self._content
+
+    @property
+    def ends_with_space(self) -> bool:
+        """Whether the last character of the text is a space."""
+        return bool(self._pieces) and self._pieces[-1].endswith(" ")
 
     @property
     def siblings(self) -> list[Element]:
         """The elements of the innermost open element, or of the text."""
-        return self._open[-1][1].children if self._open else self.content.elements
+        return self._open[-1][1].children if self._open else self._content.elements
+
+    def extend(self, element: Element, code: Code) -> None:
+        """Append to the opening tag of an element."""
+        self._content.codes[element.opening] += code
 
     def text(self, text: str, protected: bool = False) -> None:
         """Append text; protected text must not be translated."""
-        start = len(self.content.text)
-        self.content.text += text
         if protected and text:
-            self.content.protected.append((start, start + len(text)))
+            self._content.protected.append((self.length, self.length + len(text)))
+        if text:
+            self._pieces.append(text)
+            self.length += len(text)
 
     def single(self, code: Code, ordered: bool = False) -> None:
         """Append a tag without content."""
-        here = len(self.content.text)
-        self.siblings.append(Element(self._number(code), here, here, ordered=ordered))
+        self.siblings.append(Element(self._number(code), self.length, self.length, ordered=ordered))
 
     def open(self, name: str, code: Code) -> None:
         """Append an opening tag."""
         if len(self._open) >= MAX_DEPTH:
             self.single(code)
             return
-        element = Element(self._number(code), len(self.content.text))
+        element = Element(self._number(code), self.length)
         self.siblings.append(element)
         self._open.append((name, element))
 
@@ -135,14 +177,14 @@ class MarkedTextBuilder:
         for depth in reversed(range(len(self._open))):
             if self._open[depth][0] == name:
                 element = self._open[depth][1]
-                element.end, element.closing = len(self.content.text), self._number(code)
+                element.end, element.closing = self.length, self._number(code)
                 del self._open[depth:]
                 return
         self.single(code)
 
     def _number(self, code: Code) -> int:
-        self.content.codes.append(code)
-        return len(self.content.codes) - 1
+        self._content.codes.append(code)
+        return len(self._content.codes) - 1
 
 
 def _shift(elements: Iterable[Element], offset: int) -> None:

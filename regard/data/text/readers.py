@@ -173,7 +173,7 @@ def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iter
     """
     rows = _read_rows(path, source_column, target_column)
     for first in islice(rows, 1):
-        if not _is_header(first):
+        if not is_header(first):
             yield first
     yield from rows
 
@@ -181,10 +181,11 @@ def read_tsv(path: Path, source_column: int = 0, target_column: int = 1) -> Iter
 def read_tsv_header(path: Path, source_column: int = 0, target_column: int = 1) -> Pair | None:
     """Return the names of two columns of a tab-separated file; None if its first line is a pair."""
     first = next(_read_rows(path, source_column, target_column), None)
-    return first if first is not None and _is_header(first) else None
+    return first if first is not None and is_header(first) else None
 
 
-def _is_header(pair: Pair) -> bool:
+def is_header(pair: Pair) -> bool:
+    """Return whether the first line of a .tsv file has the names of columns, such as "en" and "zh"."""
     named = all(name.strip().lower() in COLUMN_NAMES or find_language(name) for name in pair)
     return named and pair.source != pair.target
 
@@ -206,6 +207,12 @@ def _read_rows(path: Path, source_column: int, target_column: int) -> Iterator[P
 
 def read_jsonl(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
     """Read the values of two keys from a file with one JSON object per line; "a.b" selects key b of the object a."""
+    for where, row in read_objects(path, f'{{"{source}": "…", "{target}": "…"}}'):
+        yield Pair(text_of(row, source, where), text_of(row, target, where))
+
+
+def read_objects(path: Path, form: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Read a file with one JSON object per line, such as `form`, and yield the place of each and the object."""
     for number, line in _number_lines(path):
         where = f"{path}, line {number}"
         try:
@@ -213,8 +220,8 @@ def read_jsonl(path: Path, source: str = "source", target: str = "target") -> It
         except ValueError as error:
             raise UserError(f"{where}: not valid JSON ({error}); each line must be one JSON object.") from error
         if not isinstance(row, dict):
-            raise UserError(f'{where}: not a JSON object; a line must look like {{"{source}": "…", "{target}": "…"}}.')
-        yield Pair(_text_of(row, source, where), _text_of(row, target, where))
+            raise UserError(f"{where}: not a JSON object; a line must look like {form}.")
+        yield where, row
 
 
 def read_parquet(path: Path, source: str = "source", target: str = "target") -> Iterator[Pair]:
@@ -320,7 +327,7 @@ def _number_lines(path: Path) -> Iterator[tuple[int, str]]:
             last_with_text = number
 
 
-def _text_of(row: dict[str, object], key: str, where: str) -> str:
+def text_of(row: dict[str, object], key: str, where: str) -> str:
     """Return the value of a key, which must be a string; "a.b" selects key b of the object a."""
     value: object = row
     for part in [key] if key in row else key.split("."):

@@ -110,7 +110,7 @@ def why_not_capture_search(
     models: Sequence[Transformer], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
 ) -> str | None:
     """Return the reason why a search cannot be captured, or None if it can."""
-    if any(request.prefix or request.required or request.forbidden for request in requests):
+    if any(request.prefix or request.needs_beam or request.forbidden for request in requests):
         return "a request has a prefix, a required phrase or a forbidden phrase"
     for applies, reason in (
         (len(models) > 1, "an ensemble has several models"),

@@ -23,10 +23,16 @@ export function colourOf(scale, share) {
   return `rgb(${scale[i]} ${scale[i + 1]} ${scale[i + 2]})`;
 }
 
-/** Returns whether text on the colour of this share should be light. */
-export function needsLightText(scale, share) {
+/** Returns the colour of text on the colour of this share, with a contrast of at least 4.5. */
+export function textColourOn(scale, share) {
   const i = 4 * Math.round(255 * Math.min(1, Math.max(0, share)));
-  return 0.3 * scale[i] + 0.59 * scale[i + 1] + 0.11 * scale[i + 2] < 140;
+  const [red, green, blue] = [scale[i], scale[i + 1], scale[i + 2]].map(linear);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#fff" : "#000";
+}
+
+function linear(byte) {
+  const value = byte / 255;
+  return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
 }
 
 function interpolate(stops, share) {

@@ -1,25 +1,26 @@
 // A map as lines: queries on the left, keys on the right, and one line per weight.
 
 import { FONT, MAX_LABEL_WIDTH, maxWidth, pageColours, prepare, truncate } from "./canvas.js";
+import { pictureHeight } from "./matrix.js";
+import { moveIndex } from "./pointing.js";
 
 const MIN_SHARE = 0.08; // of the largest weight of a row; weaker lines are drawn only for the row under the pointer
-const MAX_HEIGHT = 9000;
+const MIN_STEP = 3, MAX_STEP = 26;
 
-/** Lines between two columns of tokens. Calls `onPoint` with {row} or {column}, or null. */
+/** Lines between two columns of tokens, which are pointed at with `pointing`. */
 export class Lines {
-  constructor(canvas, onPoint) {
+  constructor(canvas, pointing) {
     this.canvas = canvas;
-    canvas.addEventListener("pointermove", (event) => onPoint(this.locate(event)));
-    canvas.addEventListener("pointerdown", (event) => onPoint(this.locate(event)));
-    canvas.addEventListener("pointerleave", () => onPoint(null));
+    pointing.listen(canvas, this);
   }
 
-  show(map, rows, columns, availableWidth) {
-    Object.assign(this, { map, rows, columns });
+  /** Shows the weights of a map. `layers` are the maps to draw, each in a colour; by default only this one. */
+  show(map, rows, columns, availableWidth, zoom = 1, layers = [{ map }]) {
+    Object.assign(this, { map, rows, columns, layers });
     const context = this.canvas.getContext("2d");
     context.font = `13px ${FONT}`;
     const tokens = Math.max(map.rows, map.columns);
-    this.step = Math.max(3, Math.min(26, MAX_HEIGHT / tokens));
+    this.step = Math.max(MIN_STEP, Math.min(MAX_STEP, pictureHeight() / tokens) * zoom);
     this.left = Math.ceil(maxWidth(context, rows, MAX_LABEL_WIDTH)) + 10;
     this.right = Math.ceil(maxWidth(context, columns, MAX_LABEL_WIDTH)) + 10;
     this.width = Math.max(this.left + this.right + 60, Math.min(availableWidth, this.left + this.right + 220));
@@ -35,13 +36,27 @@ export class Lines {
     return index < this.map.columns ? { column: index } : null;
   }
 
+  /** Returns the next token in a direction: up or down in its column, or at the same height of the other one. */
+  move(point, x, y) {
+    const isRow = x ? x < 0 : point?.row !== undefined || point?.column === undefined;
+    const index = moveIndex(point?.row ?? point?.column, point ? y : 0, isRow ? this.map.rows : this.map.columns);
+    return isRow ? { row: index } : { column: index };
+  }
+
+  /** Returns the left, top, width and height of a token. */
+  boxOf({ row, column }) {
+    return [row === undefined ? this.width / 2 : 0, this.centre(row ?? column) - this.step / 2, this.width / 2, this.step];
+  }
+
   draw(point) {
     const context = prepare(this.canvas, this.width, this.height);
     const colours = pageColours();
-    context.strokeStyle = colours.accent;
     context.lineCap = "round";
-    for (let row = 0; row < this.map.rows; row++) {
-      if (point?.row === undefined || point.row === row) this.drawRow(context, row, point);
+    for (const { map, colour } of this.layers) {
+      context.strokeStyle = colour ?? colours.accent;
+      for (let row = 0; row < map.rows; row++) {
+        if (point?.row === undefined || point.row === row) this.drawRow(context, map, row, point);
+      }
     }
     context.globalAlpha = 1;
     context.textBaseline = "middle";
@@ -58,8 +73,8 @@ export class Lines {
     drawLabels(this.columns, point?.column, "left", this.width - this.right + 6);
   }
 
-  drawRow(context, row, point) {
-    const { map, left, width, right } = this;
+  drawRow(context, map, row, point) {
+    const { left, width, right } = this;
     const weights = map.values.subarray(row * map.columns, (row + 1) * map.columns);
     const largest = weights.reduce((a, b) => Math.max(a, Math.abs(b) || 0), 0);
     const threshold = point?.row === row ? 0.002 : MIN_SHARE * largest;

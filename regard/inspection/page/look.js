@@ -5,10 +5,12 @@ import { HeadGrid } from "./grid.js";
 import { Lines } from "./lines.js";
 import { unpackHeads } from "./maps.js";
 import { Matrix } from "./matrix.js";
+import { Pointing } from "./pointing.js";
 import { SentencePair } from "./sentence.js";
 import { describePoint, drawLegend } from "./description.js";
 import { isDark, watchTheme } from "./theme.js";
 import { initialLanguage, stringsFor, switchLanguage } from "./strings.js";
+import { WeightsTable } from "./weights_table.js";
 
 const GROUPS = ["cross", "decoder", "encoder"];
 const scene = JSON.parse(document.getElementById("scene").textContent);
@@ -16,9 +18,10 @@ const loadedMaps = new Map(); // promises of the maps by view
 const state = { view: null, head: 0, zoom: 1, language: initialLanguage() };
 const element = (id) => document.getElementById(id);
 let strings = stringsFor(state.language);
-let grid, pair, pairMap;
-const matrix = new Matrix(element("matrix"), (point) => pointAt(point));
-const lines = new Lines(element("lines"), (point) => pointAt(point));
+let grid, pair, pairMap, table;
+const pointing = new Pointing((point) => pointAt(point));
+const matrix = new Matrix(element("matrix"), pointing);
+const lines = new Lines(element("lines"), pointing);
 
 const load = (view) => {
   if (!loadedMaps.has(view)) loadedMaps.set(view, unpackHeads(view.data));
@@ -36,7 +39,7 @@ function build() {
   for (const node of document.querySelectorAll("[data-text]")) node.textContent = strings[node.dataset.text];
   for (const node of document.querySelectorAll("[data-label]")) {
     node.setAttribute("aria-label", strings[node.dataset.label]);
-    node.title = strings[node.dataset.label];
+    if (node.localName === "button") node.title = strings[node.dataset.label];
   }
   element("pair").replaceChildren();
   pair = new SentencePair(element("pair"), scene.labels.source, scene.labels.translation, pointAtTranslation);
@@ -49,6 +52,8 @@ function build() {
   grid = new HeadGrid(element("grid"), groups, strings, select);
   grid.refresh(load, scaleOf);
   grid.select(state.view, state.head);
+  table = new WeightsTable(strings);
+  element("table").replaceChildren(table.element);
   pointAtTranslation(null);
 }
 
@@ -72,16 +77,18 @@ async function redraw() {
   const rows = scene.labels[view.rows];
   const columns = scene.labels[view.columns];
   matrix.show(map, rows, columns, scaleOf(map), element("matrix").parentElement.clientWidth - 4, state.zoom);
-  lines.show(map, rows, columns, element("lines").parentElement.clientWidth - 4);
+  lines.show(map, rows, columns, element("lines").parentElement.clientWidth - 4, state.zoom);
+  table.show(map, rows, columns);
   drawLegend(element("scale"), element("low"), element("high"), map, scaleOf(map));
-  pointAt(null);
+  pointing.pin(null);
 }
 
 function pointAt(point) {
   if (!matrix.map) return;
   matrix.draw(point);
   lines.draw(point);
-  element("readout").textContent = describePoint(matrix.map, matrix.rows, matrix.columns, point, strings);
+  const description = describePoint(matrix.map, matrix.rows, matrix.columns, point, strings);
+  element("readout").textContent = description || strings.pointHint;
 }
 
 function pointAtTranslation(point) {

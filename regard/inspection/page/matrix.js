@@ -2,8 +2,12 @@
 
 import { FONT, MAX_LABEL_WIDTH, maxWidth, pageColours, prepare, truncate } from "./canvas.js";
 import { shareOf, shrink } from "./maps.js";
+import { moveIndex } from "./pointing.js";
 
 const LABEL_ANGLE = Math.PI / 3.4; // of the column labels
+const MIN_CELL = 2, MAX_CELL = 30;
+const READABLE_CELL = 14; // cells are stretched in one direction at most up to this size
+const MIN_HEIGHT = 300;
 
 /** Returns a canvas with one pixel per weight. */
 export function paint(map, scale) {
@@ -28,71 +32,84 @@ export function drawThumbnail(canvas, map, scale, size) {
   context.drawImage(paint(shrink(map, size), scale), 0, 0, size, size);
 }
 
-/** A matrix with labels. Calls `onPoint` with {row, column}, or null. */
+/** A matrix with labels, whose cells are pointed at with `pointing`. */
 export class Matrix {
-  constructor(canvas, onPoint) {
+  constructor(canvas, pointing) {
     this.canvas = canvas;
-    canvas.addEventListener("pointermove", (event) => onPoint(this.locate(event)));
-    canvas.addEventListener("pointerdown", (event) => onPoint(this.locate(event)));
-    canvas.addEventListener("pointerleave", () => onPoint(null));
+    pointing.listen(canvas, this);
   }
 
-  show(map, rows, columns, scale, availableWidth, zoom = 1) {
-    Object.assign(this, { map, rows, columns, image: paint(map, scale) });
+  /** Shows a map; `image` has one pixel per cell and is by default the map in the colours of the scale. */
+  show(map, rows, columns, scale, availableWidth, zoom = 1, image = paint(map, scale)) {
+    Object.assign(this, { map, rows, columns, image });
     const context = this.canvas.getContext("2d");
     context.font = `13px ${FONT}`;
     const labelWidth = maxWidth(context, columns, MAX_LABEL_WIDTH);
     this.left = Math.ceil(maxWidth(context, rows, MAX_LABEL_WIDTH)) + 10;
     this.top = Math.ceil(labelWidth * Math.sin(LABEL_ANGLE)) + 16;
     this.right = Math.ceil(labelWidth * Math.cos(LABEL_ANGLE)) + 6;
-    const fittingCell = (availableWidth - this.left - this.right) / map.columns;
-    this.cell = Math.max(2, Math.min(30, fittingCell)) * zoom;
-    this.cell = this.cell >= 6 ? Math.floor(this.cell) : this.cell;
+    const [width, height] = cellSize(map, availableWidth - this.left - this.right, pictureHeight() - this.top);
+    const round = (size) => (size * zoom >= 6 ? Math.floor(size * zoom) : size * zoom);
+    Object.assign(this, { cellWidth: round(width), cellHeight: round(height) });
     this.draw(null);
   }
 
   /** Returns the row and column under the pointer, or null. */
   locate(event) {
     if (!this.map) return null;
-    const row = Math.floor((event.offsetY - this.top) / this.cell);
-    const column = Math.floor((event.offsetX - this.left) / this.cell);
+    const row = Math.floor((event.offsetY - this.top) / this.cellHeight);
+    const column = Math.floor((event.offsetX - this.left) / this.cellWidth);
     const inside = row >= 0 && row < this.map.rows && column >= 0 && column < this.map.columns;
     return inside ? { row, column } : null;
   }
 
+  /** Returns the next cell in a direction. */
+  move(point, x, y) {
+    const { rows, columns } = this.map;
+    return { row: moveIndex(point?.row, point ? y : 0, rows), column: moveIndex(point?.column, point ? x : 0, columns) };
+  }
+
+  /** Returns the left, top, width and height of a cell. */
+  boxOf({ row, column }) {
+    return [this.left + column * this.cellWidth, this.top + row * this.cellHeight, this.cellWidth, this.cellHeight];
+  }
+
   /** Draws the matrix and highlights `point`, {row, column}; one of them may be undefined. */
   draw(point) {
-    const { map, cell, left, top } = this;
-    const width = left + map.columns * cell + this.right;
-    const context = prepare(this.canvas, Math.ceil(width), Math.ceil(top + map.rows * cell + 4));
+    const { map, cellWidth, cellHeight, left, top } = this;
+    const [width, height] = [map.columns * cellWidth, map.rows * cellHeight];
+    const context = prepare(this.canvas, Math.ceil(left + width + this.right), Math.ceil(top + height + 4));
     const colours = pageColours();
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.image, left, top, map.columns * cell, map.rows * cell);
-    if (cell >= 10) this.drawGridLines(context, colours.paper);
+    context.drawImage(this.image, left, top, width, height);
+    if (Math.min(cellWidth, cellHeight) >= 10) this.drawGridLines(context, colours.paper);
     context.strokeStyle = colours.faint;
     context.globalAlpha = 0.5;
-    context.strokeRect(left - 0.5, top - 0.5, map.columns * cell + 1, map.rows * cell + 1);
+    context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
     context.globalAlpha = 1;
-    const step = Math.max(1, Math.ceil(13 / cell));
     // Labels are skipped if they would overlap; next to a highlighted label, only that one is drawn.
-    const shown = (index, pointed) => (pointed === undefined ? index % step === 0 : step === 1 || index === pointed);
+    const shown = (index, pointed, cell) => {
+      const step = Math.max(1, Math.ceil(13 / cell));
+      return pointed === undefined ? index % step === 0 : step === 1 || index === pointed;
+    };
     context.textBaseline = "middle";
     this.rows.forEach((label, row) => {
-      if (shown(row, point?.row)) this.drawRowLabel(context, colours, label, row, row === point?.row);
+      if (shown(row, point?.row, cellHeight)) this.drawRowLabel(context, colours, label, row, row === point?.row);
     });
     this.columns.forEach((label, column) => {
-      if (shown(column, point?.column)) this.drawColumnLabel(context, colours, label, column, column === point?.column);
+      if (shown(column, point?.column, cellWidth)) this.drawColumnLabel(context, colours, label, column, column === point?.column);
     });
     if (point) this.drawHighlight(context, colours, point);
   }
 
   drawGridLines(context, colour) {
+    const { map, left, top, cellWidth, cellHeight } = this;
     context.fillStyle = colour;
-    for (let row = 1; row < this.map.rows; row++) {
-      context.fillRect(this.left, this.top + row * this.cell - 0.5, this.map.columns * this.cell, 1);
+    for (let row = 1; row < map.rows; row++) {
+      context.fillRect(left, top + row * cellHeight - 0.5, map.columns * cellWidth, 1);
     }
-    for (let column = 1; column < this.map.columns; column++) {
-      context.fillRect(this.left + column * this.cell - 0.5, this.top, 1, this.map.rows * this.cell);
+    for (let column = 1; column < map.columns; column++) {
+      context.fillRect(left + column * cellWidth - 0.5, top, 1, map.rows * cellHeight);
     }
   }
 
@@ -100,12 +117,12 @@ export class Matrix {
     context.font = `${pointed ? "600 " : ""}13px ${FONT}`;
     context.fillStyle = pointed ? colours.accent : colours.text;
     context.textAlign = "right";
-    context.fillText(truncate(context, label, MAX_LABEL_WIDTH), this.left - 6, this.top + (row + 0.5) * this.cell);
+    context.fillText(truncate(context, label, MAX_LABEL_WIDTH), this.left - 6, this.top + (row + 0.5) * this.cellHeight);
   }
 
   drawColumnLabel(context, colours, label, column, pointed) {
     context.save();
-    context.translate(this.left + (column + 0.5) * this.cell, this.top - 6);
+    context.translate(this.left + (column + 0.5) * this.cellWidth, this.top - 6);
     context.rotate(-LABEL_ANGLE);
     context.font = `${pointed ? "600 " : ""}13px ${FONT}`;
     context.fillStyle = pointed ? colours.accent : colours.text;
@@ -115,10 +132,24 @@ export class Matrix {
   }
 
   drawHighlight(context, colours, { row, column }) {
-    const { left, top, cell, map } = this;
+    const { left, top, cellWidth, cellHeight, map } = this;
     context.strokeStyle = colours.accent;
     context.lineWidth = 1.5;
-    if (row !== undefined) context.strokeRect(left, top + row * cell, map.columns * cell, cell);
-    if (column !== undefined) context.strokeRect(left + column * cell, top, cell, map.rows * cell);
+    if (row !== undefined) context.strokeRect(left, top + row * cellHeight, map.columns * cellWidth, cellHeight);
+    if (column !== undefined) context.strokeRect(left + column * cellWidth, top, cellWidth, map.rows * cellHeight);
   }
+}
+
+/** Returns the height that a picture should have at most: most of the window. */
+export function pictureHeight() {
+  return Math.max(MIN_HEIGHT, 0.7 * innerHeight);
+}
+
+/** Returns the width and height of a cell: square cells if they fit, otherwise cells that keep a long map readable. */
+function cellSize(map, availableWidth, availableHeight) {
+  const fit = (available, count) => Math.max(MIN_CELL, Math.min(MAX_CELL, available / count));
+  const [width, height] = [fit(availableWidth, map.columns), fit(availableHeight, map.rows)];
+  const square = Math.min(width, height);
+  const limit = Math.max(square, READABLE_CELL);
+  return [Math.min(width, limit), Math.min(height, limit)];
 }

@@ -1,10 +1,13 @@
 // A sentence and its translation as tokens; pointing at a token colours the tokens it is aligned with.
 
-import { colourOf, needsLightText } from "./colours.js";
+import { colourOf, textColourOn } from "./colours.js";
 
-/** Source tokens above target tokens. Calls `onPoint` with {row} of a target or {column} of a source token, or null. */
+/**
+ * Source tokens above target tokens. Calls `onPoint` with {row} of a target or {column} of a source token, or null.
+ * `pieces` are two lists that mark the tokens which continue the word before them.
+ */
 export class SentencePair {
-  constructor(container, source, target, onPoint) {
+  constructor(container, source, target, onPoint, pieces = [[], []]) {
     this.sources = source.map((label, column) => this.makeToken(label, { column }, onPoint));
     this.targets = target.map((label, row) => this.makeToken(label, { row }, onPoint));
     for (const [name, tokens] of [["source", this.sources], ["target", this.targets]]) {
@@ -12,6 +15,9 @@ export class SentencePair {
       line.className = `tokens ${name}`;
       line.append(...tokens);
       container.append(line);
+    }
+    for (const [i, tokens] of [this.sources, this.targets].entries()) {
+      tokens.forEach((token, index) => token.classList.toggle("piece", Boolean(pieces[i][index])));
     }
   }
 
@@ -30,7 +36,7 @@ export class SentencePair {
       const weight = map.values[byRow ? point.row * map.columns + index : index * map.columns + point.column];
       const share = Math.min(1, Math.max(0, weight));
       token.style.backgroundColor = colourOf(scale, share);
-      token.style.color = needsLightText(scale, share) ? "#fff" : "#111";
+      token.style.color = textColourOn(scale, share);
     });
   }
 

@@ -26,6 +26,12 @@ const STRINGS = {
     theme: "light or dark theme",
     language: "中文",
     probability: "probability",
+    pointHint: "Point at a token or a cell, or use the arrow keys. A click pins it, Escape releases it.",
+    matrixLabel: "Attention matrix; move with the arrow keys",
+    linesLabel: "Attention as lines; move with the arrow keys",
+    weightsTable: "As a table",
+    queryColumn: "query",
+    largestWeights: "largest values",
   },
   zh: {
     translation: "翻译",
@@ -50,6 +56,12 @@ const STRINGS = {
     theme: "切换浅色或深色主题",
     language: "English",
     probability: "概率",
+    pointHint: "指向词元或单元格，或用方向键移动；点击可固定，按 Esc 取消固定。",
+    matrixLabel: "注意力矩阵，可用方向键移动",
+    linesLabel: "注意力连线，可用方向键移动",
+    weightsTable: "以表格显示",
+    queryColumn: "查询",
+    largestWeights: "最大的几个值",
   },
 };
 

@@ -1,19 +1,23 @@
 // Section "arithmetic": the attention of one query of one head, step by step, and an example with two tokens.
 
 import { initialState, integer, text } from "./address.js";
-import { request } from "./api.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
+import { loadHeads } from "./heads.js";
 import { sliceArray } from "./packet.js";
 import { showToyExample } from "./toy_example.js";
-import { getTranslation } from "./translations.js";
 import { drawVector } from "./vector.js";
 
 const STEPS = ["project", "product", "scale", "mask", "softmax", "values", "concatenate", "add", "transform"];
 const MAX_EXPONENT = 50; // larger scores are shown relative to the largest
+/** Steps before and after the attention, which are not shown for models with windows. */
+const BLOCK_STEPS = ["project", "add", "transform"];
 const parameters = { name: text(), head: integer(0, 0, 999), query: integer(1, 0, 9999), step: integer(0, 0, STEPS.length - 1) };
 const state = initialState(parameters);
 
 export const section = { id: "arithmetic", requires: ["arithmetic"], readsText: true, show, parameters, state };
+
+/** Labels of the queries of each group of attention modules; those of image models depend on the module. */
+const QUERY_AXES = { encoder: "source", decoder: "decoder_output", cross: "decoder_output" };
 
 function format(value) {
   return value === -Infinity ? "−∞" : value.toFixed(3).replace("-", "−");
@@ -25,25 +29,27 @@ async function show(container, page, signal) {
   const toyCard = create("section", { class: "card toy" });
   container.append(card, toyCard);
   showToyExample(toyCard, strings);
-  const model = page.model.name;
-  const { target } = await getTranslation(model, page.sentence, signal);
-  const { content: overview } = await request("inspect/attention", { model, text: page.sentence, target }, signal);
-  if (signal.aborted) return;
-  const views = new Map(overview.views.map((view) => [view.name, view]));
+  const heads = await loadHeads(page.model.name, page.sentence, signal);
+  if (!signal.aborted) await showArithmetic(card, page, heads, signal);
+}
+
+/** Fill a card with the arithmetic of a sentence or an image, whose heads are those of `loadHeads`. */
+export async function showArithmetic(card, page, source, signal) {
+  const { strings } = page;
+  const views = new Map(source.views.map((view) => [view.name, view]));
   if (!views.has(state.name)) {
     if (state.name) page.addNotice(strings.unknownName(state.name));
-    const cross = overview.views.filter((view) => view.group === "cross");
-    state.name = (cross.at(-1) ?? overview.views[0]).name;
+    const cross = source.views.filter((view) => view.group === "cross");
+    state.name = (cross.at(-1) ?? source.views[0]).name;
   }
 
   const draw = async () => {
     const view = views.get(state.name);
-    const queries = overview.labels[view.group === "encoder" ? "source" : "decoder_output"];
+    const queries = source.labels[QUERY_AXES[view.group]] ?? source.labels[view.name];
     state.head = page.limit(strings.headField, state.head, view.heads);
     state.query = page.limit(strings.query, state.query, queries.length);
     const { name, head, query } = state;
-    const body = { model, text: page.sentence, target, name, head, query };
-    const packet = await request("inspect/arithmetic", body, signal);
+    const packet = await source.load("arithmetic", { name, head, query }, signal);
     if (signal.aborted) return;
     const change = (values) => {
       Object.assign(state, values);
@@ -70,8 +76,10 @@ function createSteps(packet, page) {
   const prose = create("p", { class: "prose" });
   const table = createTable(packet, strings);
   const outputs = createOutputs(packet, strings);
-  const go = (step) => {
-    state.step = Math.min(STEPS.length - 1, Math.max(0, step));
+  const scroll = create("div", { class: "scroll" }, table);
+  const available = STEPS.map((name, step) => step).filter((step) => packet.arrays.x || !BLOCK_STEPS.includes(STEPS[step]));
+  const go = (step, follow = true) => {
+    state.step = Math.min(available.at(-1), Math.max(available[0], step));
     [...buttons.children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === state.step)));
     for (const part of [...table.querySelectorAll("[data-step]"), ...outputs.children]) {
       part.hidden = Number(part.dataset.step) > state.step;
@@ -79,16 +87,28 @@ function createSteps(packet, page) {
     formula.replaceChildren(...formulaOfStep(STEPS[state.step], packet, strings).split("\n").map((text) => create("span", { text })));
     prose.textContent = strings.stepProse[STEPS[state.step]](packet.content);
     page.saveView({ replace: true });
+    if (follow) scrollToStep(scroll, outputs);
   };
   STEPS.forEach((name, i) => buttons.append(createButton(`${i + 1} ${strings.stepNames[name]}`, () => go(i))));
+  [...buttons.children].forEach((button, step) => {
+    button.hidden = !available.includes(step);
+  });
   buttons.addEventListener("keydown", (event) => {
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!move) return;
     go(state.step + move);
     buttons.children[state.step].focus();
   });
-  go(state.step);
-  return [buttons, prose, formula, create("div", { class: "scroll" }, table), outputs];
+  go(state.step, false);
+  return [buttons, prose, formula, scroll, outputs];
+}
+
+/** Scroll to the column or the output that the current step has added. */
+function scrollToStep(scroll, outputs) {
+  const output = [...outputs.children].find((part) => Number(part.dataset.step) === state.step);
+  const column = scroll.querySelector(`th[data-step="${state.step}"]`);
+  if (column) scroll.scrollLeft = Math.max(0, column.offsetLeft + column.offsetWidth - scroll.clientWidth);
+  if (output && output.getBoundingClientRect().bottom > innerHeight) output.scrollIntoView({ block: "nearest" });
 }
 
 /** Create a table with a row for each key: its vector, product with the query, score, weight and value. */
@@ -133,6 +153,11 @@ function createOutputs({ arrays }, strings) {
     const className = i === state.head ? "strip selected" : "strip";
     return create("div", { class: className }, label, drawVector(sliceArray(heads, i).values, maximum));
   });
+  const block = !added ? [] : [
+    create("div", { "data-step": 7 },
+      ...strip(strings.residual, residual), ...strip(strings.update, update), ...strip(strings.added, added)),
+    create("div", { "data-step": 8 }, ...strip(strings.hidden, hidden), ...strip(strings.transformed, transformed)),
+  ];
   return create("div", { class: "outputs" },
     create("div", { "data-step": 5 },
       create("h3", { text: strings.headOutput }),
@@ -140,9 +165,7 @@ function createOutputs({ arrays }, strings) {
     create("div", { "data-step": 6 },
       create("h3", { text: strings.headOutputs }), ...rows,
       ...strip(strings.projected, output)),
-    create("div", { "data-step": 7 },
-      ...strip(strings.residual, residual), ...strip(strings.update, update), ...strip(strings.added, added)),
-    create("div", { "data-step": 8 }, ...strip(strings.hidden, hidden), ...strip(strings.transformed, transformed)));
+    ...block);
 }
 
 /** Return the formula of a step for the key with the largest weight. */

@@ -1,36 +1,47 @@
 // Section "attention": thumbnails of all heads, the selected head, and further heads or models for comparison.
 
-import { choice, initialState, integer, number, text } from "./address.js";
-import { request } from "./api.js";
-import { makeScale } from "./colours.js";
+import { choice, initialState, integer, number, text, toggle } from "./address.js";
+import { colourOf, makeScale } from "./colours.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { HeadGrid } from "./grid.js";
+import { colourOfHead } from "./head_colours.js";
 import { HeadPanel } from "./head_panel.js";
+import { loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
 import { isDark } from "./theme.js";
-import { arrayToMap, getTranslation } from "./translations.js";
 
-const GROUPS = ["cross", "decoder", "encoder"];
-/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean. */
+const GROUPS = ["cross", "decoder", "encoder", "patches"];
+/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean; `overlaid`
+ * are heads to show in colour. */
 const parameters = {
   name: text(),
   head: integer(0, 0, 999),
   quantity: choice(["weights", "scores"], "weights"),
   zoom: number(1, 0.4, 4),
+  words: toggle(true),
+  overlaid: headList(),
   comparisons: comparisonList(),
 };
 const state = initialState(parameters);
 
 export const section = { id: "attention", requires: ["attention"], readsText: true, show, parameters, state };
 
-/** Compared heads in the address: "model attention head", separated by commas; parts are escaped. */
+/** Heads in the address, separated by commas. */
+function headList() {
+  const read = (value) => (/^(\d{1,3},){0,99}\d{1,3}$/.test(value) ? value.split(",").map(Number) : undefined);
+  return { initial: [], read, write: (heads) => heads.join(",") };
+}
+
+/** Compared heads in the address: "model attention head show", separated by commas; parts are escaped. */
 function comparisonList() {
-  const write = (list) => list.map(({ model, name, head }) => [model, name, head].map(encodeURIComponent).join(" ")).join(",");
+  const write = (list) =>
+    list.map(({ model, name, head, show: kind }) => [model, name, head, kind].map(encodeURIComponent).join(" ")).join(",");
   const read = (value) => {
     const items = value.split(",").filter(Boolean).map((item) => item.split(" "));
-    if (items.length > 8 || items.some((item) => item.length !== 3 || !/^\d{1,3}$/.test(item[2]))) return undefined;
+    const isValid = (item) => item.length === 4 && /^\d{1,3}$/.test(item[2]) && ["map", "difference"].includes(item[3]);
+    if (items.length > 8 || !items.every(isValid)) return undefined;
     try {
-      return items.map(([model, name, head]) =>
-        ({ model: decodeURIComponent(model), name: decodeURIComponent(name), head: Number(head) }));
+      return items.map(([model, name, head, kind]) =>
+        ({ model: decodeURIComponent(model), name: decodeURIComponent(name), head: Number(head), show: kind }));
     } catch {
       return undefined;
     }
@@ -39,24 +50,27 @@ function comparisonList() {
 }
 
 async function show(container, page, signal) {
-  const section = new AttentionSection(page, signal);
-  container.append(create("div", { class: "attention" }, section.overview, section.detail));
+  const load = () => loadHeads(page.model.name, page.sentence, signal);
+  const section = new AttentionSection(page, signal, { section: "attention", load });
+  container.append(section.element);
   await section.load();
 }
 
-class AttentionSection {
-  constructor(page, signal) {
-    Object.assign(this, { page, signal, strings: page.strings });
+/** All heads of a model; `source` is {section, load}: the section that other models must support, and the heads. */
+export class AttentionSection {
+  constructor(page, signal, source) {
+    Object.assign(this, { page, signal, source, strings: page.strings });
     this.overview = create("section", { class: "card overview" });
     this.panel = new HeadPanel(this.strings);
     this.comparisons = create("div", { class: "comparisons" });
     this.detail = create("section", { class: "card detail" },
       this.createControls(),
       create("div", { class: "side-by-side" }, this.panel.element, this.comparisons));
+    this.element = create("div", { class: "attention" }, this.overview, this.detail);
   }
 
   async load() {
-    const heads = await loadHeads(this.page.model.name, this.page.sentence, this.signal);
+    const heads = await this.source.load();
     if (this.signal.aborted) return;
     this.heads = heads;
     if (!heads.views.some((view) => view.name === state.name)) {
@@ -79,7 +93,8 @@ class AttentionSection {
     Object.assign(state, { name: view.name, head });
     this.page.saveView();
     if (matchMedia("(max-width: 900px)").matches) this.detail.scrollIntoView({ behavior: "smooth" });
-    return this.drawSelected();
+    const hasDifference = state.comparisons.some(({ show }) => show === "difference");
+    return (hasDifference ? this.drawAll() : this.drawSelected()).catch((error) => this.page.showError(error));
   }
 
   createControls() {
@@ -87,11 +102,18 @@ class AttentionSection {
     const quantities = [["weights", strings.weights], ["scores", strings.scores]];
     this.quantitySelect = createSelect(quantities, state.quantity, (quantity) => this.redraw({ quantity }));
     const zoom = (factor) => this.redraw({ zoom: Math.min(4, Math.max(0.4, state.zoom * factor)) });
+    const words = create("input", { type: "checkbox" });
+    words.checked = state.words;
+    words.addEventListener("change", () => this.redraw({ words: words.checked }));
+    this.wordsField = create("label", { class: "field" }, words, create("span", { text: strings.joinPieces }));
+    this.overlayButtons = create("div", { class: "field swatches", role: "group", "aria-label": strings.inColour });
     return create("div", { class: "bar controls" },
       createField(strings.show, this.quantitySelect),
+      this.wordsField,
       createButton(strings.compare, () => this.addComparison(), { class: "tool compare" }),
       createButton("−", () => zoom(0.8), { "aria-label": strings.zoomOut }),
-      createButton("+", () => zoom(1.25), { "aria-label": strings.zoomIn }));
+      createButton("+", () => zoom(1.25), { "aria-label": strings.zoomIn }),
+      this.overlayButtons);
   }
 
   redraw(changes = {}) {
@@ -100,29 +122,59 @@ class AttentionSection {
     return this.drawAll().catch((error) => this.page.showError(error));
   }
 
-  drawAll() {
+  async drawAll() {
     const containers = state.comparisons.map(() => create("div"));
     this.comparisons.replaceChildren(...containers);
+    this.element.classList.toggle("comparing", containers.length > 0);
     const comparisons = containers.map((container, i) => this.drawComparison(container, state.comparisons[i]));
-    return Promise.all([this.drawSelected(), ...comparisons]);
+    await Promise.all([this.drawSelected(), ...comparisons]);
   }
 
+  /** Draw the selected head, and the differences from it. */
   async drawSelected() {
     const view = this.heads.views.find(({ name }) => name === state.name);
     this.grid.select(view, state.head);
     const isMean = state.head === view.heads;
-    this.quantitySelect.value = isMean ? "weights" : state.quantity;
-    this.quantitySelect.options[1].disabled = isMean; // the mean of scores is not meaningful
-    await drawHead(this.panel, this.heads, view, state.head, this.strings, this.signal);
+    const { title, facts, options } = describeHead(this.heads, view, state.head, this.strings);
+    this.quantitySelect.value = options.quantity;
+    this.quantitySelect.options[1].disabled = isMean || options.overlaid.length > 0; // their mean is not meaningful
+    this.createOverlayButtons(view);
+    const selected = loadMap(this.heads, view, state.head, options, this.signal);
+    this.selected = { title, data: selected };
+    const data = await selected;
+    if (this.signal.aborted) return;
+    this.wordsField.hidden = !data.hasPieces;
+    this.panel.show(title, [...facts, this.strings.axes].join(" · "), data, state.zoom);
+  }
+
+  /** Create a button for each head that shows it in colour, together with other heads. */
+  createOverlayButtons(view) {
+    const { strings } = this;
+    const switchHead = (head) => {
+      const others = state.overlaid.filter((other) => other !== head);
+      const overlaid = others.length < state.overlaid.length ? others : [...others, head].sort((a, b) => a - b);
+      this.redraw({ overlaid });
+    };
+    const every = Array.from({ length: view.heads }, (_, head) => head);
+    const buttons = every.map((head) => createButton(String(head), () => switchHead(head), {
+      class: "tool swatch", "aria-pressed": String(state.overlaid.includes(head)), "aria-label": `${strings.head} ${head}`,
+    }));
+    buttons.forEach((button, head) => button.style.setProperty("--swatch", colourOfHead(head)));
+    const allOrNone = state.overlaid.length ? [strings.noHeads, []] : [strings.allHeads, every];
+    const focused = [...this.overlayButtons.children].indexOf(document.activeElement);
+    this.overlayButtons.replaceChildren(
+      create("span", { text: strings.inColour }), ...buttons,
+      createButton(allOrNone[0], () => this.redraw({ overlaid: allOrNone[1] })));
+    this.overlayButtons.children[focused]?.focus();
   }
 
   /** Compare with another model if there is one, or else with another head of the same model. */
   addComparison() {
     const { models, model } = this.page;
     const used = [model.name, ...state.comparisons.map((comparison) => comparison.model)];
-    const unused = models.find(({ name, sections }) => sections.includes("attention") && !used.includes(name));
+    const unused = models.find(({ name, sections }) => sections.includes(this.source.section) && !used.includes(name));
     const head = unused ? state.head : state.comparisons.length + 1;
-    state.comparisons.push({ model: (unused ?? model).name, name: state.name, head });
+    state.comparisons.push({ model: (unused ?? model).name, name: state.name, head, show: "map" });
     this.redraw();
   }
 
@@ -137,17 +189,18 @@ class AttentionSection {
     const remove = () => {
       state.comparisons.splice(state.comparisons.indexOf(comparison), 1);
       container.remove();
+      this.element.classList.toggle("comparing", state.comparisons.length > 0);
       page.saveView();
       this.drawSelected().catch((error) => page.showError(error)); // in the larger space
     };
-    const supported = page.models.filter(({ sections }) => sections.includes("attention")).map(({ name }) => [name, name]);
+    const supported = page.models.filter(({ sections }) => sections.includes(this.source.section)).map(({ name }) => [name, name]);
     const removeButton = createButton("✕", remove, { "aria-label": strings.remove });
     const modelSelect = createSelect(supported, model.name, (name) => change({ model: name }));
     const bar = create("div", { class: "bar controls" }, createField(strings.model, modelSelect), removeButton);
     if (!container.firstChild) container.append(bar);
     let heads;
     try {
-      heads = await loadHeads(model.name, page.sentence, signal);
+      heads = await loadOtherHeads(this.heads, model.name, signal);
     } catch (error) {
       const message = create("p", { class: "error", text: `${model.name}: ${error.message}` });
       if (!signal.aborted) container.replaceChildren(bar, message);
@@ -158,40 +211,51 @@ class AttentionSection {
     Object.assign(comparison, { model: model.name, name: view.name, head: Math.min(comparison.head, view.heads) });
     const names = heads.views.map(({ name }) => [name, name]);
     const headOptions = Array.from({ length: view.heads + 1 }, (_, i) => [i, i === view.heads ? strings.mean : i]);
+    const kinds = [["map", strings.map], ["difference", strings.difference]];
     removeButton.before(
       createField(strings.attention, createSelect(names, view.name, (name) => change({ name }))),
-      createField(strings.headField, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))));
+      createField(strings.headField, createSelect(headOptions, comparison.head, (head) => change({ head: Number(head) }))),
+      createField(strings.show, createSelect(kinds, comparison.show, (kind) => change({ show: kind }))));
     const panel = new HeadPanel(strings);
-    container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation }), panel.element);
-    await drawHead(panel, heads, view, comparison.head, strings, signal);
+    container.replaceChildren(bar, create("p", { class: "hint", text: heads.translation ?? "" }), panel.element);
+    await this.showComparison(panel, heads, view, comparison);
+  }
+
+  async showComparison(panel, heads, view, { head, show }) {
+    const { strings, signal } = this;
+    const { title, facts, options } = describeHead(heads, view, head, strings);
+    const data = await loadMap(heads, view, head, options, signal);
+    if (signal.aborted) return;
+    if (show === "map") {
+      panel.show(title, [...facts, strings.axes].join(" · "), data, state.zoom);
+      return;
+    }
+    const selected = await this.selected.data;
+    const map = subtractMaps(data, selected);
+    if (map) {
+      const layers = splitSigns(map);
+      panel.show(`${title} − ${this.selected.title}`, strings.differenceHint, { ...data, map, weights: map, layers }, state.zoom);
+    } else panel.show(title, strings.noDifference, data, state.zoom);
   }
 }
 
-/** Return {model, text, target, translation, labels, views, maps}: thumbnails of all heads by attention module. */
-async function loadHeads(model, text, signal) {
-  const { target, hypotheses } = await getTranslation(model, text, signal);
-  const { content, arrays } = await request("inspect/attention", { model, text, target }, signal);
-  const maps = new Map();
-  for (const view of content.views) {
-    maps.set(view.name, Array.from({ length: view.heads + 1 }, (_, head) => arrayToMap(arrays[view.name], head)));
-  }
-  return { ...content, maps, model, text, target, translation: hypotheses[0].text };
+/** Return the positive and the negative part of a difference as layers with the strongest colours of its scale. */
+function splitSigns(map) {
+  const scale = makeScale(isDark(), true);
+  const part = (sign) => ({ ...map, values: map.values.map((value) => Math.max(0, sign * value)) });
+  return [{ map: part(1), colour: colourOf(scale, 0.9) }, { map: part(-1), colour: colourOf(scale, 0.1) }];
 }
 
-async function drawHead(panel, { model, text, target }, view, head, strings, signal) {
+/** Return the title and the facts of a head. */
+function describeHead({ model }, view, head, strings) {
   const isMean = head === view.heads;
-  const quantity = isMean ? "weights" : state.quantity;
-  const body = { model, text, target, name: view.name, head: isMean ? null : head };
-  const { content, arrays } = await request("inspect/map", { ...body, quantity }, signal);
-  const weights = quantity === "weights" ? arrays : (await request("inspect/map", body, signal)).arrays;
-  if (signal.aborted) return;
+  const overlaid = state.overlaid.filter((number) => number < view.heads);
+  const quantity = isMean || overlaid.length ? "weights" : state.quantity;
   const facts = [strings[quantity]];
-  if (!isMean && view.entropy) facts.push(strings.entropy(view.entropy[head].toFixed(1)));
-  if (!isMean && view.distance) facts.push(strings.distance(view.distance[head].toFixed(1)));
-  facts.push(strings.axes);
-  const title = `${model} · ${view.name} · ${isMean ? strings.mean : `${strings.head} ${head}`}`;
-  const maps = [arrayToMap(arrays.map), arrayToMap(weights.map)];
-  panel.show(title, facts.join(" · "), ...maps, content.rows, content.columns, state.zoom);
+  if (!overlaid.length && !isMean && view.entropy) facts.push(strings.entropy(view.entropy[head].toFixed(1)));
+  if (!overlaid.length && !isMean && view.distance) facts.push(strings.distance(view.distance[head].toFixed(1)));
+  const names = overlaid.length ? `${strings.heads} ${overlaid.join(", ")}` : isMean ? strings.mean : `${strings.head} ${head}`;
+  return { title: `${model} · ${view.name} · ${names}`, facts, options: { quantity, overlaid, words: state.words } };
 }
 
 /** Return the last cross-attention, or the last attention module if there is none. */

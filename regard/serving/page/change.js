@@ -41,8 +41,9 @@ async function show(container, page, signal) {
   dropUnknownHeads(heads, page);
   const originalLine = createLine(strings.original);
   const changedLine = createLine(strings.changed);
-  originalLine.show(original, []);
-  results.append(originalLine.element, changedLine.element);
+  const summary = create("p", { class: "readout", "aria-live": "polite" });
+  originalLine.show(original);
+  results.append(originalLine.element, changedLine.element, summary);
 
   let latestRequest = 0;
   const draw = async () => {
@@ -55,7 +56,9 @@ async function show(container, page, signal) {
       const { translation } = await request("inspect/change", createRequest(page), signal);
       if (number !== latestRequest || signal.aborted) return;
       page.showError(null);
-      changedLine.show(translation, original.labels);
+      const removed = originalLine.show(original, translation.labels, "del");
+      const added = changedLine.show(translation, original.labels, "ins");
+      summary.textContent = removed + added ? strings.changes(removed, added) : "";
     } catch (error) {
       if (number === latestRequest) page.showError(error);
     }
@@ -95,6 +98,18 @@ function createRequest({ model, sentence }) {
   return { model: model.name, text: changed ?? sentence, factors: state.factors, sharpness, search };
 }
 
+/** Return the state for another module, which shows changes of image models; initially without those of another model. */
+export function stateOfChanges(model) {
+  if (shown.model !== null && shown.model !== model.name) Object.assign(state, initialState(parameters));
+  shown = { model: model.name, sentence: null };
+  return state;
+}
+
+/** Forget all changes. */
+export function resetChanges() {
+  Object.assign(state, initialState(parameters));
+}
+
 /** Remove factors of heads that the model does not have; they may come from a link. */
 function dropUnknownHeads(heads, page) {
   for (const [name, factorsOfHeads] of Object.entries(state.factors)) {
@@ -116,7 +131,8 @@ function createTextEditor({ strings, sentence }, change) {
 
 const formatFactor = (value) => `× ${value}`;
 
-function createHeadControls(strings, reset) {
+/** Create the factor that a click on a head applies, and a button to undo all changes. */
+export function createHeadControls(strings, reset) {
   const setFactor = (factor) => {
     state.factor = factor;
   };
@@ -147,22 +163,24 @@ function createSearchControls(model, strings, change) {
   return controls;
 }
 
-/** Create a line for a translation; `show` marks the tokens that are not shared with another translation. */
+/**
+ * Create a line for a translation. `show(translation, otherLabels, tag)` marks the tokens that are not shared with another
+ * translation as inserted or deleted, and returns their number.
+ */
 function createLine(title) {
   const tokens = create("p", { class: "tokens target" });
   const score = create("span", { class: "hint" });
   const bar = create("div", { class: "bar" }, create("h3", { text: title }), score);
   const element = create("div", { class: "line" }, bar, tokens);
-  const show = (translation, otherLabels) => {
-    const { labels, probabilities } = translation;
-    const shared = otherLabels.length ? sharedPositions(labels, otherLabels) : null;
-    score.textContent = translation.score.toFixed(3);
+  const show = ({ labels, probabilities, score: value }, otherLabels = labels, tag = "span") => {
+    const shared = sharedPositions(labels, otherLabels);
+    score.textContent = value.toFixed(3);
     tokens.replaceChildren(...labels.map((label, i) => {
-      const className = shared && !shared.has(i) ? "token changed" : "token";
-      return create("span", { class: className, text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });
+      const [name, className] = shared.has(i) ? ["span", "token"] : [tag, "token changed"];
+      return create(name, { class: className, text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });
     }));
-    const differs = shared && (shared.size < labels.length || labels.length !== otherLabels.length);
-    element.classList.toggle("differs", Boolean(differs));
+    element.classList.toggle("differs", shared.size < labels.length);
+    return labels.length - shared.size;
   };
   return { element, show };
 }
@@ -188,7 +206,7 @@ function sharedPositions(one, other) {
 }
 
 /** Create a button for each head. A click sets or removes its factor. */
-function createHeadTable(heads, strings, onChange) {
+export function createHeadTable(heads, strings, onChange) {
   const rows = Object.entries(heads).map(([name, count]) => {
     const buttons = Array.from({ length: count }, (_, head) => createHeadButton(name, head, strings, onChange));
     return create("div", { class: "row" }, create("span", { class: "layer name", text: name }), ...buttons);

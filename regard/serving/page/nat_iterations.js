@@ -1,6 +1,6 @@
 // The iterations of a non-autoregressive model: a row for each iteration, a column for each target position.
 
-import { colourOf, makeScale, needsLightText } from "./colours.js";
+import { colourOf, makeScale, textColourOn } from "./colours.js";
 import { drawScale } from "./description.js";
 import { create, createField, createSelect, numberOptions } from "./dom.js";
 import { createStepper } from "./stepper.js";
@@ -97,7 +97,7 @@ function createCell(iterations, number, position, scale, describe, strings) {
   const isRepeated = number > 0 && predicted[position];
   const button = create("button", { class: isRepeated ? "token repeated" : "token", text: token });
   button.style.backgroundColor = colourOf(scale, probability);
-  button.style.color = needsLightText(scale, probability) ? "#fff" : "#111";
+  button.style.color = textColourOn(scale, probability);
   const prediction = isRepeated ? "again" : number ? "kept" : "first";
   let text = `${strings.iteration(number + 1)} · ${token} ${percent(probability)} · ${strings.predictions[prediction]}`;
   const cell = create("td");

@@ -94,7 +94,7 @@ async function show() {
 /** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
 async function splitText(signal) {
   const { text, strings } = page;
-  const { sentences, longest } = await getSentences(page.model.name, text, signal);
+  const { sentences, longest, source_language_warning: expected } = await getSentences(page.model.name, text, signal);
   if (signal.aborted) return;
   if (choice.text !== text) choice = { text, index: 0 };
   choice.index = Math.max(WHOLE, limit(strings.sentenceField, choice.index, sentences.length));
@@ -110,6 +110,10 @@ async function splitText(signal) {
   if (long.length) {
     const limit = long.some(isUnusual) ? longest : null;
     chooser.append(create("p", { class: "warning", text: strings.longSentences(long.length, limit) }));
+  }
+  if (expected) {
+    const name = new Intl.DisplayNames([page.language], { type: "language" }).of(expected);
+    chooser.append(create("p", { class: "warning language", text: strings.otherLanguage(name) }));
   }
   chooser.hidden = !chooser.children.length;
 }

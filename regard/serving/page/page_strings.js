@@ -2,12 +2,13 @@
 
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
+import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as tour } from "./tour_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, prose, tour, view];
+const SECTION_STRINGS = [overview, prose, quality, tour, view];
 
 const STRINGS = {
   en: {
@@ -33,6 +34,7 @@ const STRINGS = {
       const limit = longest === null ? "than the model can read" : `than the longest training source (${longest} tokens)`;
       return `${subject} longer ${limit}; the translation may be incomplete.`;
     },
+    otherLanguage: (name) => `This text does not look like ${name}, the source language of the model.`,
     model: "Model",
     apiKey: "API key",
     unlock: "Unlock",
@@ -52,6 +54,8 @@ const STRINGS = {
     isTwoView: (name) => `${name} is a two-view model. Open Image, or select another model.`,
     isTextModel: (name) => `${name} is a text model. Open Translate, or select another model.`,
 
+    alignmentHint: "The weights are those of the cross-attention, averaged over all layers and heads. "
+      + "The section Attention shows each head.",
     bestTranslations: "Best translations",
     scoreHint: "Score: sum of log-probabilities divided by the length penalty. Higher is better.",
     natScoreHint: "Score: mean log-probability of the tokens plus 1/20 of the log-probability of the length; "
@@ -62,6 +66,14 @@ const STRINGS = {
     scores: "scores",
     compare: "Compare",
     remove: "Remove",
+    joinPieces: "Join pieces of words",
+    inColour: "Heads in colour",
+    allHeads: "all",
+    noHeads: "none",
+    map: "map",
+    difference: "difference",
+    differenceHint: "Difference of the weights: blue is more attention than in the selected head, orange is less.",
+    noDifference: "There is no difference map, because the tokens of the two maps differ.",
     layerField: "Layer",
     headField: "Head",
 
@@ -125,6 +137,7 @@ const STRINGS = {
     original: "Original",
     changed: "Changed",
     editText: "Text",
+    changes: (removed, added) => `Tokens removed: ${removed}; added: ${added}.`,
     heads: "Heads",
     headsHint: "Click a head to multiply its output by the factor; 0 switches it off.",
     factor: "Factor",
@@ -147,8 +160,23 @@ const STRINGS = {
       Diagonal: "diagonal",
     },
     noPositions: "This model has no position encoding.",
-    encodingTitle: "Encoding (rows: positions, columns: features)",
+    encodingTitle: "Encoding",
     similarityTitle: "Cosine similarity of positions",
+    positionAxis: "position",
+    featureAxis: "feature",
+    compareEncodings: "Compare the encodings of each kind",
+    compareEncodingsHint: "The same 64 positions with 64 features in each kind, without a model.",
+    encodingFacts: {
+      sinusoidal: "Sines and cosines of falling frequency. The similarity depends only on the distance, and near positions "
+        + "are similar.",
+      learned: "A vector for each position, here at random as before training. Training makes near positions similar, "
+        + "and there is none for longer texts.",
+      rotary: "No vector is added: queries and keys are rotated by an angle that grows with the position; shown is the "
+        + "rotated vector of ones. The score depends only on the distance.",
+      diagonal: "Position p is the unit vector e_p. All positions are equally far apart, so near and distant ones "
+        + "cannot be distinguished.",
+      "diagonal-scaled": "Position p is p · e_p. The vectors grow with the position, so late positions outweigh the words.",
+    },
     anglesTitle: "Rotation of each pair of features",
 
     dropImage: "Drop an image here, or click to select one",
@@ -158,6 +186,10 @@ const STRINGS = {
     rolloutHint: "Bright patches contribute most to the output up to this layer. Click a patch to see its attention.",
     patchHint: "Bright patches contribute most to the marked patch up to this layer.",
     wholeImage: "Whole image",
+    patches: "Attention between patches",
+    patchesHint: "each patch (row, column) attends to the others",
+    windowOfPatch: "Show the window of patch number",
+    selectImage: "Select an image.",
     stage: "stage",
     noRollout: "This model attends within windows, so there is no rollout. Each layer is shown separately.",
     windowHint: (low, high) =>
@@ -166,7 +198,11 @@ const STRINGS = {
     windowPatchHint: "Bright patches receive the attention of the marked patch.",
     views: ["First view", "Second view"],
     imagePairTitle: "Cross-attention between two views",
-    clickPatch: "Click a patch.",
+    clickPatch: "Click a patch of either view, or move with the arrow keys.",
+    matchHint: "Bright patches receive the attention of the marked patch; the frame is the best match.",
+    match: (from, patch, to, match, weight, isMutual) => `${from} (${patch}) → ${to} (${match}), weight ${weight}; `
+      + (isMutual ? "the match back is the same patch." : "the match back is another patch, which has a frame too."),
+    mutualMatches: (count, total) => `In the last layer, ${count} of ${total} patches match in both directions.`,
   },
 
   zh: {
@@ -189,6 +225,7 @@ const STRINGS = {
     wholeTranslation: "全文译文",
     longSentences: (count, longest) =>
       `${count} 个句子超过${longest === null ? "模型的长度上限" : `最长的训练句子（${longest} 个词元）`}，译文可能不完整。`,
+    otherLanguage: (name) => `这段文本似乎不是${name}，即模型的源语言。`,
     model: "模型",
     apiKey: "API 密钥",
     unlock: "解锁",
@@ -220,6 +257,7 @@ const STRINGS = {
     isTwoView: (name) => `${name} 是双视图模型。请打开“图像”，或选择其他模型。`,
     isTextModel: (name) => `${name} 是文本模型。请打开“翻译”，或选择其他模型。`,
 
+    alignmentHint: "这里的权重是所有层、所有头的交叉注意力的平均值；“注意力”一节显示每个头。",
     bestTranslations: "最佳译文",
     scoreHint: "得分：对数概率之和除以长度惩罚，越高越好。",
     natScoreHint: "得分：词元对数概率的平均值，加上长度对数概率的 1/20；CTC 模型为路径的对数概率。越高越好。",
@@ -229,6 +267,14 @@ const STRINGS = {
     scores: "分数",
     compare: "对比",
     remove: "移除",
+    joinPieces: "合并同一个词的词元",
+    inColour: "彩色叠加的头",
+    allHeads: "全部",
+    noHeads: "清除",
+    map: "注意力图",
+    difference: "差值",
+    differenceHint: "权重之差：蓝色表示注意力比所选的头更强，橙色表示更弱。",
+    noDifference: "两张图的词元不同，无法显示差值。",
     layerField: "层",
     headField: "头",
 
@@ -298,6 +344,7 @@ const STRINGS = {
     original: "原译文",
     changed: "修改后",
     editText: "文本",
+    changes: (removed, added) => `删去 ${removed} 个词元，新增 ${added} 个词元。`,
     heads: "头",
     headsHint: "点击某个头，将其输出乘以系数；0 表示关闭。",
     factor: "系数",
@@ -320,8 +367,19 @@ const STRINGS = {
       Diagonal: "对角编码",
     },
     noPositions: "此模型没有位置编码。",
-    encodingTitle: "编码（行：位置，列：特征）",
+    encodingTitle: "编码",
     similarityTitle: "位置之间的余弦相似度",
+    positionAxis: "位置",
+    featureAxis: "特征",
+    compareEncodings: "比较各种编码",
+    compareEncodingsHint: "每种编码都取 64 个位置、64 个特征，不需要模型。",
+    encodingFacts: {
+      sinusoidal: "频率递减的正弦和余弦。相似度只取决于距离，相邻的位置彼此相似。",
+      learned: "每个位置一个向量；这里是训练前的随机值。训练会让相邻的位置变得相似；更长的文本没有对应的向量。",
+      rotary: "不加向量，而是把查询和键旋转一个随位置增大的角度；图中是全 1 向量旋转后的结果。分数只取决于距离。",
+      diagonal: "位置 p 是单位向量 e_p。任意两个位置都同样远，无法区分远近。",
+      "diagonal-scaled": "位置 p 是 p · e_p。向量随位置变长，靠后的位置会盖过词本身。",
+    },
     anglesTitle: "每对特征的旋转角度",
 
     dropImage: "将图像拖到此处，或点击选择",
@@ -331,13 +389,21 @@ const STRINGS = {
     rolloutHint: "亮处的图块对截至该层的输出贡献最大。点击某个图块，查看它的注意力。",
     patchHint: "亮处的图块对截至该层的所选图块贡献最大。",
     wholeImage: "整幅图像",
+    patches: "图块之间的注意力",
+    patchesHint: "每个图块（行, 列）对其他图块的注意力",
+    windowOfPatch: "显示所在窗口的图块编号",
+    selectImage: "请选择一幅图像。",
     stage: "阶段",
     noRollout: "此模型只在窗口内计算注意力，没有注意力展开；各层分别显示。",
     windowHint: (low, high) => `亮处的图块在窗口内得到更多注意力（平均值的 ${low} 至 ${high} 倍）。点击某个图块，查看它的注意力。`,
     windowPatchHint: "亮处为所选图块关注的图块。",
     views: ["第一视图", "第二视图"],
     imagePairTitle: "两个视图之间的交叉注意力",
-    clickPatch: "点击某个图块。",
+    clickPatch: "点击任一视图的图块，或用方向键移动。",
+    matchHint: "亮处为所选图块关注的图块，方框为最佳匹配。",
+    match: (from, patch, to, match, weight, isMutual) => `${from}（${patch}）→ ${to}（${match}），权重 ${weight}；`
+      + (isMutual ? "反向匹配回到同一图块。" : "反向匹配是另一个图块，也用方框标出。"),
+    mutualMatches: (count, total) => `在最后一层，${total} 个图块中有 ${count} 个双向匹配。`,
   },
 };
 

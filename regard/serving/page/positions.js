@@ -1,17 +1,13 @@
 // Section "positions": position encodings, their similarities, and the angles of rotary encodings.
 
-import { initialState, integer } from "./address.js";
+import { initialState, integer, toggle } from "./address.js";
 import { request } from "./api.js";
 import { pageColours, prepare } from "./canvas.js";
-import { makeScale } from "./colours.js";
-import { drawLegend } from "./description.js";
 import { create, createField, createSlider, debounce } from "./dom.js";
-import { paint } from "./matrix.js";
-import { mapRows, setData } from "./panel_data.js";
-import { isDark } from "./theme.js";
+import { createPicture } from "./map_figure.js";
 import { arrayToMap } from "./translations.js";
 
-const parameters = { length: integer(64, 8, 256), position: integer(8, 0, 255) };
+const parameters = { length: integer(64, 8, 256), position: integer(8, 0, 255), compare: toggle() };
 const state = initialState(parameters);
 
 export const section = { id: "positions", requires: ["positions"], show, parameters, state };
@@ -36,43 +32,45 @@ async function show(container, page, signal) {
     drawSoon();
   });
   controls.append(createField(strings.positionCount, slider));
+  container.append(createComparison(page, signal));
   await draw();
 }
 
-function createCard(encoding, arrays, i, page) {
+/** Create a part that shows one encoding of each kind when it is opened. */
+function createComparison(page, signal) {
+  const { strings } = page;
+  const cards = create("div");
+  const details = create("details", { class: "card compared" },
+    create("summary", { text: strings.compareEncodings }),
+    create("p", { class: "hint", text: strings.compareEncodingsHint }), cards);
+  const load = async () => {
+    if (cards.children.length) return;
+    const { content, arrays } = await request("inspect/positions", { model: page.model.name, compare: true }, signal);
+    if (signal.aborted) return;
+    cards.replaceChildren(...content.encodings.map((encoding, i) =>
+      createCard(encoding, arrays, i, page, strings.encodingFacts[encoding.name])));
+  };
+  details.addEventListener("toggle", () => {
+    state.compare = details.open;
+    page.saveView({ replace: true });
+    if (details.open) load().catch((error) => page.showError(error));
+  });
+  details.open = state.compare;
+  return details;
+}
+
+function createCard(encoding, arrays, i, page, fact) {
   const { strings } = page;
   const title = `${encoding.name} · ${strings.encodings[encoding.kind] ?? encoding.kind}`;
   const pictures = create("div", { class: "pictures" },
-    createPicture(strings.encodingTitle, arrayToMap(arrays[`encoding${i}`]), 620),
-    createPicture(strings.similarityTitle, arrayToMap(arrays[`similarity${i}`]), 420));
-  const card = create("section", { class: "card" }, create("h2", { text: title }), pictures);
+    createPicture(strings.encodingTitle, arrayToMap(arrays[`encoding${i}`]), 620, [strings.positionAxis, strings.featureAxis]),
+    createPicture(strings.similarityTitle, arrayToMap(arrays[`similarity${i}`]), 420, [strings.positionAxis, strings.positionAxis]));
+  const card = create("section", { class: "card encoding" }, create("h2", { text: title }));
+  if (fact) card.append(create("p", { class: "hint", text: fact }));
+  card.append(pictures);
   const angles = arrays[`angles${i}`];
   if (angles) card.append(createDials(angles, page));
   return card;
-}
-
-/** Create a figure of a map without labels; the value under the pointer is shown below it. */
-function createPicture(title, map, maxWidth) {
-  const canvas = create("canvas");
-  setData(canvas, () => mapRows(map));
-  const readout = create("span", { class: "readout" });
-  const width = Math.min(maxWidth, innerWidth - 60);
-  const height = Math.min(420, Math.max(120, (width * map.rows) / map.columns));
-  const context = prepare(canvas, width, height);
-  context.imageSmoothingEnabled = false;
-  const scale = makeScale(isDark(), map.signed);
-  context.drawImage(paint(map, scale), 0, 0, width, height);
-  const index = (offset, size, count) => Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
-  canvas.addEventListener("pointermove", (event) => {
-    const row = index(event.offsetY, height, map.rows);
-    const column = index(event.offsetX, width, map.columns);
-    readout.textContent = `${row}, ${column}: ${map.values[row * map.columns + column].toFixed(3)}`;
-  });
-  const [colours, low, high] = [create("canvas"), create("span"), create("span")];
-  drawLegend(colours, low, high, map, scale);
-  const legend = create("span", { class: "legend" }, low, colours, high);
-  const footer = create("div", { class: "figure-footer" }, readout, legend);
-  return create("figure", { class: "plain" }, create("h3", { text: title }), canvas, footer);
 }
 
 /** Create a dial for each pair of features that shows its rotation angle at a position. */

@@ -13,11 +13,28 @@ import { section as attention } from "./attention.js";
 import { section as beam } from "./beam.js";
 import { section as change } from "./change.js";
 import { section as image } from "./image.js";
+import { showImageArithmetic } from "./image_arithmetic.js";
+import { showImageAttention } from "./image_attention.js";
+import { showImageChange } from "./image_change.js";
 import { section as overview } from "./overview.js";
 import { section as positions } from "./positions.js";
 import { section as translate } from "./translate.js";
 
-export const SECTIONS = [overview, translate, attention, arithmetic, beam, change, positions, image];
+export const SECTIONS = [
+  overview, translate,
+  withImages(attention, "image_attention", showImageAttention),
+  withImages(arithmetic, "image_arithmetic", showImageArithmetic),
+  beam,
+  withImages(change, "image_change", showImageChange),
+  positions, image,
+];
 
 /** Sections that are opened first, if the model supports them. */
 export const FIRST_SECTIONS = [translate, image];
+
+/** Return a section that shows text models as before, and those that support `name` with `showImage`. */
+function withImages(section, name, showImage) {
+  const show = (container, page, signal) =>
+    (page.model.sections.includes(name) ? showImage : section.show)(container, page, signal);
+  return { ...section, requires: [...section.requires, name], show };
+}

@@ -6,6 +6,7 @@ import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { create } from "./dom.js";
 import { mapRows, setData } from "./panel_data.js";
+import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
@@ -23,18 +24,20 @@ async function show(container, page, signal) {
   if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
-  const { source, hypotheses } = await getTranslation(model.name, page.sentence, signal);
+  const { source, source_pieces: sourcePieces, hypotheses } = await getTranslation(model.name, page.sentence, signal);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
   const translation = create("p", { class: "translation", lang: model.target ?? "" });
-  card.append(translation, pair, readout);
+  const quality = create("div");
+  card.append(translation, quality, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
 
   const select = (hypothesis) => {
-    translation.textContent = hypothesis.text;
+    showShaded(translation, hypothesis.text, hypothesis.quality, strings);
+    quality.replaceChildren(describeQuality(hypothesis.quality, strings));
     pair.replaceChildren();
     rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
-    if (hypothesis.map) showAlignment(pair, readout, source, hypothesis, strings);
+    if (hypothesis.map) showAlignment(pair, readout, source, sourcePieces, hypothesis, strings);
     else readout.textContent = strings.noInspection(model.name, model.engine);
   };
   const choose = (index) => {
@@ -57,15 +60,26 @@ async function show(container, page, signal) {
 
 /** Show the translation of all sentences of the text. */
 async function showWhole(container, { strings, model, text }, signal) {
-  const { texts } = await request("translate", { model: model.name, texts: text }, signal);
+  const { texts } = await request("translate", { model: model.name, texts: text, confidence: true }, signal);
   if (signal.aborted) return;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.wholeTranslation }),
-    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text })));
+    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text }),
+    describeQuality(lowestQuality(texts[0].sentences), strings)));
+}
+
+/** Return the lowest confidence of the sentences of a text, and the flags of all of them. */
+function lowestQuality(sentences) {
+  const best = sentences.map((sentence) => sentence.translations[0]);
+  const isKnown = best.every(({ confidence }) => confidence !== null);
+  return {
+    confidence: isKnown ? Math.min(1, ...best.map(({ confidence }) => confidence)) : null,
+    flags: Object.assign({}, ...best.map(({ flags }) => flags).reverse()),
+  };
 }
 
 /** Show source and target tokens; pointing at one shows its weights and probability. */
-function showAlignment(pair, readout, source, { map, labels, probabilities }, strings) {
+function showAlignment(pair, readout, source, sourcePieces, { map, labels, pieces, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
   setData(pair, () => mapRows(map, labels, source));
   const pointAt = (point) => {
@@ -75,7 +89,7 @@ function showAlignment(pair, readout, source, { map, labels, probabilities }, st
     const weights = describePoint(map, labels, source, point, strings);
     readout.textContent = weights ? `${prefix}${weights}` : strings.pointAtToken;
   };
-  const tokens = new SentencePair(pair, source, labels, pointAt);
+  const tokens = new SentencePair(pair, source, labels, pointAt, [sourcePieces, pieces]);
   pointAt(null);
 }
 

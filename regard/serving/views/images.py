@@ -33,12 +33,12 @@ def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
     )
     pixels = preprocessing.open(decoded)
     if not isinstance(model, ViT | Swin):
-        return pack({"classes": _classes(classifier, pixels), "grid": None}, {"pixels": (pixels, "b1")})
+        return pack({"classes": classify_pixels(classifier, pixels), "grid": None}, {"pixels": (pixels, "b1")})
     grid = patch_grid(model, pixels.shape[:2])
     patch = None if request["patch"] is None else divmod(request["patch"], grid[1])
     check_patch(patch, grid)
     with probe(model) as records:
-        classes = _classes(classifier, pixels)
+        classes = classify_pixels(classifier, pixels)
     arrays: Arrays = {"pixels": (pixels, "b1")}
     content: dict[str, Any] = {"classes": classes, "grid": grid, "patch": model.config.patch, "windows": None}
     if isinstance(model, ViT):
@@ -51,16 +51,18 @@ def view_image(classifier: Classifier, request: dict[str, Any]) -> bytes:
     return pack(content, arrays)
 
 
-def _classes(classifier: Classifier, pixels: Pixels) -> list[tuple[str, float]]:
+def classify_pixels(classifier: Classifier, pixels: Pixels) -> list[tuple[str, float]]:
+    """Return the most probable classes of an opened image and their probabilities."""
     (ranking,) = classifier.rank(classifier.predict([pixels]), TOP_CLASSES)
     return [(name, round(probability, 4)) for name, probability in ranking]
 
 
 @torch.no_grad()
 def view_image_pair(model: CroCo, request: dict[str, Any]) -> bytes:
-    """Return a packet with the pixels of two views and the cross-attention between their patches.
+    """Return a packet with the pixels of two views and the cross-attention between their patches in both directions.
 
-    The array `crossN` (patches of view 1, patches of view 2) contains the mean weights of layer N.
+    The array `crossN` (patches of view 1, patches of view 2) contains the mean weights of layer N. `reverseN` (patches
+    of view 2, patches of view 1) contains those of the views in the other order.
     """
     resize = Resize(PATCHES_PER_SIDE * model.config.patch)
     views = [
@@ -69,11 +71,12 @@ def view_image_pair(model: CroCo, request: dict[str, Any]) -> bytes:
     ]
     device = model.mask_token.device
     first, second = (_to_tensor(view).to(device) for view in views)
-    with probe(model, cross_attention_names(model)) as records:
-        model.decode_views(first, second)
     arrays: Arrays = {"pixels0": (views[0], "b1"), "pixels1": (views[1], "b1")}
-    for layer, record in enumerate(records.values()):
-        arrays[f"cross{layer}"] = record.weights[0].float().mean(0).cpu().numpy(), "u2"
+    for direction, pair in (("cross", (first, second)), ("reverse", (second, first))):
+        with probe(model, cross_attention_names(model)) as records:
+            model.decode_views(*pair)
+        for layer, record in enumerate(records.values()):
+            arrays[f"{direction}{layer}"] = record.weights[0].float().mean(0).cpu().numpy(), "u2"
     return pack({"grid": [PATCHES_PER_SIDE, PATCHES_PER_SIDE], "layers": len(records)}, arrays)
 
 

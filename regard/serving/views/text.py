@@ -11,17 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.flow import Flow, Sublayer, record_flow
 from regard.inspection.html import render_page
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
-from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
+from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
 from regard.inspection.translation import (
     MAP_AXES,
     check_not_blank,
+    mark_pieces,
     parse_attention_name,
     record_translation,
     source_labels,
@@ -30,6 +32,7 @@ from regard.inspection.translation import (
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
+from regard.serving.messages import Quality
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
@@ -45,14 +48,40 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
+    hypotheses = translator.hypotheses(
+        [request["text"]],
+        settings,
+        alignments=has_attention,
+        split=False,
+        confidence=translator.quality.is_calibrated,
+        flags=True,
+    )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
         for number, hypothesis in enumerate(hypotheses):
             weights = np.array(hypothesis.alignment, float).reshape(len(hypothesis.labels), len(source))
             arrays[f"alignment{number}"] = weights, "u2"
-    return pack({"source": source, "hypotheses": [_hypothesis(one) for one in hypotheses]}, arrays)
+    content = {
+        "source": source,
+        "source_pieces": mark_pieces(hypotheses[0].source_subwords, source),
+        "hypotheses": [_hypothesis(one) | {"quality": _quality(translator, one)} for one in hypotheses],
+    }
+    return pack(content, arrays)
+
+
+def quality_of(translator: Translator, hypothesis: Hypothesis) -> Quality | None:
+    """Return the confidence and flags of a hypothesis; None if they were not requested."""
+    if hypothesis.flags is None:
+        return None
+    tokens = hypothesis.tokens if hypothesis.token_confidences else []
+    spans = zip(translator.vocabularies.target.char_spans(tokens), hypothesis.token_confidences, strict=True)
+    return Quality(hypothesis.confidence, [(*span, confidence) for span, confidence in spans], hypothesis.flags)
+
+
+def _quality(translator: Translator, hypothesis: Hypothesis) -> dict[str, Any] | None:
+    quality = quality_of(translator, hypothesis)
+    return None if quality is None else quality.as_dict()
 
 
 def view_attention(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
@@ -64,24 +93,35 @@ def view_attention(translator: Translator, settings: DecodingSettings, request: 
         weights_HTS = module_record.weights[0].float().cpu()
         maps = torch.cat([weights_HTS, weights_HTS.mean(0, keepdim=True)])
         arrays[name] = shrink(maps).numpy(), "u1"
-        modules.append(_attention_module(name, weights_HTS.numpy()))
+        modules.append(attention_module(name, *parse_attention_name(name), weights_HTS.numpy()))
     return pack({"labels": record.labels, "views": modules}, arrays)
 
 
 def view_map(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
-    """Return a packet with the array `map`, (T, S): weights or scores of one head, or the mean weights of all heads."""
+    """Return a packet with the array `map`, (T, S): weights or scores of one head, or the mean weights of all heads.
+
+    With `every_head`, `map` contains every head, (H, T, S). `row_pieces` and `column_pieces` mark the tokens that
+    continue the word of the token before them.
+    """
     name, head, quantity = request["name"], request["head"], request["quantity"]
+    every_head = request.get("every_head", False)
     attention = find_attentions(translator.model, [name])[name]
     if head is not None:
         check_heads(name, attention, [head])
-    elif quantity == "scores":
+    elif quantity == "scores" and not every_head:
         raise UserError("the scores of different heads are not comparable and have no mean; choose a head")
     record = record_translation(translator, request["text"], request["target"], settings, [name], [quantity])
     maps_HTS = getattr(record.records[name], quantity)[0].float()
-    map_TS = (maps_HTS.mean(0) if head is None else maps_HTS[head]).cpu().numpy()
+    chosen = maps_HTS if every_head else maps_HTS.mean(0) if head is None else maps_HTS[head]
     group, _ = parse_attention_name(name)
     rows, columns = MAP_AXES[group]
-    return pack({"rows": record.labels[rows], "columns": record.labels[columns]}, {"map": (map_TS, "u2")})
+    content = {
+        "rows": record.labels[rows],
+        "columns": record.labels[columns],
+        "row_pieces": record.pieces[rows],
+        "column_pieces": record.pieces[columns],
+    }
+    return pack(content, {"map": (chosen.cpu().numpy(), "u2")})
 
 
 def view_look(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> str:
@@ -108,10 +148,30 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     if not 0 <= query < len(rows):
         raise UserError(f"{name} has no query {query}; the queries are 0 to {len(rows) - 1}")
     seen = record.records[name]
-    q_D, k_SD, v_SD = seen.q[0, head, query].double(), seen.k[0, head].double(), seen.v[0, head].double()
-    heads_HD = seen.context[0, :, query]
-    scores_S, weights_S = seen.scores[0, head, query], seen.weights[0, head, query]
-    tensors = {
+    tensors = {quantity: getattr(seen, quantity)[0] for quantity in QUANTITIES}
+    return arithmetic_packet(name, attention, tensors, head, query, (rows, columns), flow)
+
+
+def arithmetic_packet(
+    name: str,
+    attention: Attention,
+    tensors: dict[Quantity, Tensor],
+    head: int,
+    query: int,
+    labels: tuple[list[str], list[str]],
+    flow: Flow | None,
+) -> bytes:
+    """Return a packet with all intermediate results of one query of one head; see `view_arithmetic`.
+
+    Args:
+        tensors: recorded quantities of all heads without the batch dimension, such as q of (H, T, D).
+        labels: labels of the queries and of the keys.
+        flow: recorded inputs and outputs of the block; None omits what precedes and follows the attention.
+    """
+    q_D, k_SD, v_SD = tensors["q"][head, query].double(), tensors["k"][head].double(), tensors["v"][head].double()
+    heads_HD = tensors["context"][:, query]
+    scores_S, weights_S = tensors["scores"][head, query], tensors["weights"][head, query]
+    results = {
         "q": q_D,
         "k": k_SD,
         "v": v_SD,
@@ -120,18 +180,19 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
         "weights": weights_S,
         "heads": heads_HD,
         "output": attention.out(heads_HD.reshape(1, -1))[0],
-        **_block_arithmetic(flow, name, head, query),
+        **({} if flow is None else _block_arithmetic(flow, name, head, query)),
     }
     content = {
-        "rows": rows,
-        "columns": columns,
+        "rows": labels[0],
+        "columns": labels[1],
         "scale": score_scale(attention),
         "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
         "rotary": attention.rotary is not None,
-        "pre_norm": flow.module(name.rpartition(".")[0]).pre_norm,
-        "activation": flow.module(name.rpartition(".")[0]).feed_forward.activation,
     }
-    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in tensors.items()})
+    if flow is not None:
+        block = flow.module(name.rpartition(".")[0])
+        content |= {"pre_norm": block.pre_norm, "activation": block.feed_forward.activation}
+    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in results.items()})
 
 
 def _block_arithmetic(flow: Flow, name: str, head: int, query: int) -> dict[str, Tensor]:
@@ -204,15 +265,15 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
+        "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
 
 
-def _attention_module(name: str, weights_HTS: Array) -> dict[str, Any]:
+def attention_module(name: str, group: str, layer: int, weights_HTS: Array) -> dict[str, Any]:
     """Describe an attention module for the page; entropy and distance are None where they are undefined."""
-    group, layer = parse_attention_name(name)
     is_distribution = not (weights_HTS < 0).any()
-    has_distance = is_distribution and group != "cross"
+    has_distance = is_distribution and group in ("encoder", "decoder")
     return {
         "name": name,
         "group": group,

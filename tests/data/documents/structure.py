@@ -7,12 +7,20 @@ import re
 from collections import Counter
 from typing import Any
 
+import docx as docx_
+import html5lib
+import lxml.etree
+import odfdo
 import polib
 import pysubs2
 import webvtt
 from markdown_it import MarkdownIt
+from translate.storage import xliff as xliff12
+from translate.storage import xliff2
+from translate.storage.tmx import tmxfile
 
 from regard.data.documents.placeholders import PLACEHOLDER
+from tests.data.documents.office import members
 
 TAG = re.compile(r"</?[a-zA-Z]\w*(?:[ .](?:[^<>@])*)?/?>|<[\d:.]+>|\{\\[^}]*\}")
 
@@ -96,4 +104,95 @@ def csv_(data: bytes) -> Any:
     return [(row[:column], row[column + 1 :], codes(row[column])) for row in rows]
 
 
+def html(data: bytes) -> Any:
+    encoding = "iso-8859-1" if b'"iso-8859-1"' in data[:100] else "utf-8"
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    tree = parser.parse(data.decode(encoding))
+    blocks, inline = [], Counter[Any]()
+    for one in tree.iter():
+        attributes = {key: value for key, value in one.attrib.items() if key not in TRANSLATED}
+        found = (str(one.tag), tuple(sorted(attributes.items())))
+        if one.tag in ("a", "b", "em", "i", "span", "code", "img", "br", "sub", "input"):
+            inline[found] += 1
+        else:
+            kept = one.text if one.tag in ("style", "script", "pre") else None
+            blocks.append((found, kept, sorted(set(one.attrib) & TRANSLATED)))
+    return blocks, inline
+
+
+TRANSLATED = {"alt", "title", "placeholder", "content"}
+
+
+def xliff(data: bytes) -> Any:
+    storage = xliff2.Xliff2File if b'version="2.0"' in data else xliff12.xlifffile
+    units = [(one.getid(), str(one.source), bool(one.target)) for one in storage.parsestring(data).units]
+    tree = lxml.etree.fromstring(data)
+    found = []
+    for target in tree.iter("{*}target"):
+        source = target.getparent().find("{*}source")
+        if source is not None and target.get("state") is None and target.getparent().get("state") != "translated":
+            assert inline_tags(target) == inline_tags(source), lxml.etree.tostring(target)
+            assert codes("".join(target.itertext())) == codes("".join(source.itertext()))
+        found.append(target.getparent().get("id"))
+    return units, found, tree.get("trgLang")
+
+
+def inline_tags(element: Any) -> Counter[Any]:
+    """Count the elements inside an element with their attributes."""
+    return Counter((one.tag, tuple(sorted(one.attrib.items()))) for one in element.iterdescendants())
+
+
+def tmx(data: bytes) -> Any:
+    units = [(str(one.source), bool(one.target)) for one in tmxfile.parsestring(data, "en", "zh").units]
+    languages = []
+    for unit in lxml.etree.fromstring(data).iter("tu"):
+        variants = {one.get("{http://www.w3.org/XML/1998/namespace}lang"): one.find("seg") for one in unit.iter("tuv")}
+        languages.append(list(variants))
+        source = next((variants[code] for code in variants if code.lower().startswith("en")), None)
+        target = next((variants[code] for code in variants if code.lower() == "zh"), None)
+        if target is not None and source is not None:
+            assert inline_tags(target) == inline_tags(source)
+            assert codes("".join(target.itertext())) == codes("".join(source.itertext()))
+    return units, languages
+
+
+def docx(data: bytes) -> Any:
+    document = docx_.Document(io.BytesIO(data))
+    paragraphs = [(one.style.name, bool(one.text.strip()), one.text.count("\t")) for one in document.paragraphs]
+    tables = [len(table.rows) * len(table.columns) for table in document.tables]
+    return paragraphs, tables, *archive(data, {"r", "t", "rPr", "b", "i", "rStyle", "lang"})
+
+
+def odt(data: bytes) -> Any:
+    body = odfdo.Document(io.BytesIO(data)).body
+    paragraphs = [(one.tag, one.style) for one in body.get_paragraphs()]
+    return paragraphs, len(body.tables), len(body.get_notes()), *archive(data, {"s"})
+
+
+def archive(data: bytes, ignored: set[str]) -> Any:
+    """Return the files that are not translated, and the number of elements in the others."""
+    files = members(data)
+    texts = {name: file for name, file in files.items() if TEXTS.fullmatch(name)}
+    elements = {
+        name: Counter(
+            (str(one.tag), str(sorted(one.attrib.items())))
+            for one in lxml.etree.fromstring(file).iter()
+            if str(one.tag).rpartition("}")[2] not in ignored
+        )
+        for name, file in texts.items()
+    }
+    return list(files), [file for name, file in files.items() if name not in texts], elements
+
+
+TEXTS = re.compile(r"content\.xml|styles\.xml|word/(document|header\d|footer\d|comments)\.xml")
 READERS = {"txt": txt, "md": md, "srt": srt, "vtt": vtt, "po": po, "pot": po, "json": json_, "csv": csv_}
+READERS |= {
+    "html": html,
+    "htm": html,
+    "xhtml": html,
+    "xlf": xliff,
+    "xliff": xliff,
+    "tmx": tmx,
+    "docx": docx,
+    "odt": odt,
+}

@@ -1,0 +1,237 @@
+"""Translation with a glossary: terms in the source, required in the search, and reported for each hypothesis."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from regard.data.text.glossary import Glossary, TermMatch, count_needed, find_kept, find_target
+from regard.data.text.inflection import is_word_character
+from regard.data.text.tokenizer import Tokenizer, Vocabularies
+from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.pipelines.hypothesis import Hypothesis, TermUse
+from regard.pipelines.terms import SentenceTerms, TargetAutomaton
+
+TERM_BEAM = 16
+"""Minimum beam width of a search with required terms, which shares the beam among partly placed terms."""
+
+SCORE_MARGIN = 0.25
+"""A translation with a prefix is preferred if its score is at most this much lower; see `TermSearch`."""
+MIN_DROP = 1.0
+"""Minimum decrease of the log-probability of a word that stands for a term, if the term is deleted."""
+
+Lists = list[list[Hypothesis]]
+
+
+@dataclass(frozen=True)
+class SentenceGlossary:
+    """The terms of a sentence."""
+
+    text: str
+    matches: tuple[TermMatch, ...]
+
+    def report(self, hypothesis: Hypothesis) -> Hypothesis:
+        """Return the hypothesis with the terms that its text has and lacks."""
+        kept = find_kept(hypothesis.text, self.matches)
+        uses = (
+            TermUse(self.text[match.start : match.end], match.term.target, is_kept, match.start)
+            for match, is_kept in zip(self.matches, kept, strict=True)
+        )
+        return replace(hypothesis, terms=tuple(uses))
+
+
+def find_terms(
+    texts: Sequence[str], glossaries: Sequence[Glossary | None], language: str
+) -> dict[int, SentenceGlossary]:
+    """Return the terms of the sentences that have some, by index."""
+    found = {}
+    for i, (text, glossary) in enumerate(zip(texts, glossaries, strict=True)):
+        matches = glossary.find(text, language) if glossary is not None else []
+        if matches:
+            found[i] = SentenceGlossary(text, tuple(matches))
+    return found
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A word of a translation, characters `start` to `end`, that stands for a term whose translation is missing."""
+
+    word: str
+    start: int
+    end: int
+    target: str
+
+
+class TermSearch:
+    """Search with the terms of a glossary; no result depends on other sentences.
+
+    All sentences are translated without constraints first, because most translations have the terms anyway and remain
+    as they are. The sentences in which a hypothesis lacks a term are translated again, with a wider beam, in two ways:
+    with the terms required anywhere, and the words that stood for them forbidden; and with the first translation up to
+    those words, followed by the term, as a prefix. The result that keeps more terms is returned, then the second one
+    unless its score is clearly lower.
+
+    Args:
+        search: Returns the hypotheses of requests, which are given with the indices of their sentences.
+        score: Returns the log-probability of each token of given translations of source tokens.
+        vocabularies: Vocabularies of the model.
+        language: Code of the source language.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[Sequence[int], Sequence[DecodingRequest], DecodingSettings], Lists],
+        score: Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]],
+        vocabularies: Vocabularies,
+        language: str,
+    ) -> None:
+        self._search, self._score, self._vocabularies, self._language = search, score, vocabularies, language
+        self._automata: dict[str, TargetAutomaton] = {}
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        glossaries: Sequence[Glossary | None],
+        requests: Sequence[DecodingRequest],
+        settings: DecodingSettings,
+    ) -> Lists:
+        """Return the hypotheses of every text, whose request has no terms yet."""
+        terms = find_terms(texts, glossaries, self._language)
+        found = self._search(range(len(requests)), requests, settings)
+        for i, sentence in terms.items():
+            found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
+        lacking = [i for i in sorted(terms) if not all(map(_is_complete, found[i]))]
+        replacements = self._find_replacements([terms[i] for i in lacking], [found[i] for i in lacking])
+        attempts: list[tuple[int, DecodingRequest]] = []
+        for i, replaced in zip(lacking, replacements, strict=True):
+            attempts += [(i, request) for request in self._constrain(terms[i], requests[i], found[i][0], replaced)]
+        again = self._search([i for i, _ in attempts], [request for _, request in attempts], _widen(settings))
+        for (i, _), hypotheses in zip(attempts, again, strict=True):
+            reported = [terms[i].report(hypothesis) for hypothesis in hypotheses]
+            if _is_better(reported, found[i]):
+                found[i] = reported
+        return found
+
+    def _constrain(
+        self, sentence: SentenceGlossary, request: DecodingRequest, best: Hypothesis, replaced: Sequence[Replacement]
+    ) -> Iterator[DecodingRequest]:
+        """Yield requests with the terms of a sentence: with forbidden words, and with a prefix."""
+        needed = count_needed(sentence.matches)
+        lacking = [use.target for use in best.terms if not use.kept]
+        most = {
+            word: len(find_target(best.text, word)) - count + sum(len(find_target(target, word)) for target in lacking)
+            for word, count in Counter(one.word for one in replaced).items()
+        }
+        targets = [
+            (self._automaton(text), needed.get(text, 0), max(needed.get(text, 0), most.get(text, math.inf)))
+            for text in {**needed, **most}
+        ]
+        yield replace(request, terms=SentenceTerms(targets))
+        if replaced:
+            prefix = best.text[: max(one.end for one in replaced)]
+            for one in sorted(replaced, key=lambda one: -one.start):
+                prefix = prefix[: one.start] + one.target + prefix[one.end :]
+            tokens = tuple(self._vocabularies.target.encode(prefix))
+            if tokens[: len(request.prefix)] == request.prefix:
+                yield replace(request, terms=SentenceTerms(targets), prefix=tokens)
+
+    def _automaton(self, target: str) -> TargetAutomaton:
+        if target not in self._automata:
+            self._automata[target] = TargetAutomaton(target, self._vocabularies.target)
+        return self._automata[target]
+
+    def _find_replacements(self, terms: Sequence[SentenceGlossary], found: Lists) -> list[list[Replacement]]:
+        """Return the words of the best hypothesis of each sentence that stand for terms that it lacks.
+
+        They are the words whose probability falls most if the term is deleted from the source.
+        """
+        rows: list[tuple[int, str, list[int]]] = []  # sentence, missing term, and source without it; first with it
+        for i, (sentence, hypotheses) in enumerate(zip(terms, found, strict=True)):
+            missing = [match for match, use in zip(sentence.matches, hypotheses[0].terms, strict=True) if not use.kept]
+            if missing and hypotheses[0].tokens:
+                text = sentence.text
+                without = [text[: match.start] + text[match.end :] for match in missing]
+                sources = self._vocabularies.source.encode_batch([text, *without])
+                targets = ["", *(match.term.target for match in missing)]
+                rows += [(i, target, source) for target, source in zip(targets, sources, strict=True)]
+        scores = self._score([source for *_, source in rows], [found[i][0].tokens for i, *_ in rows])
+        replacements: list[list[Replacement]] = [[] for _ in terms]
+        whole: list[float] = []
+        for (i, target, _), values in zip(rows, scores, strict=True):
+            if not target:
+                whole = values
+                continue
+            tokens = found[i][0].tokens
+            drops = [one - other for one, other in zip(whole, values, strict=True)][: len(tokens)]
+            span = find_word(tokens, drops, self._vocabularies.target)
+            replacements[i] += _place(found[i][0].text, span, target, replacements[i])
+        return replacements
+
+
+def request_with_terms() -> DecodingRequest:
+    """Return a request with terms, which raises the error of a model or settings that do not support them."""
+    return DecodingRequest((), terms=SentenceTerms())
+
+
+def _place(text: str, span: tuple[int, int], target: str, others: Sequence[Replacement]) -> list[Replacement]:
+    """Return the replacement of a word, or of its next occurrence if it is replaced already."""
+    word = text[slice(*span)]
+    starts = sorted(find_target(text, word), key=lambda start: abs(start - span[0])) if word else []
+    for start in starts:
+        end = start + len(word)
+        if all(end <= other.start or start >= other.end for other in others):
+            return [Replacement(word, start, end, target)]
+    return []
+
+
+def find_word(tokens: Sequence[int], drops: Sequence[float], tokenizer: Tokenizer) -> tuple[int, int]:
+    """Return the start and end of the word around the token with the largest value in `drops`.
+
+    In scripts without spaces, return those of the token and of its neighbours with large values. Start and end are
+    equal if no value is large enough, or if the token is no word.
+    """
+    best = max(range(len(tokens)), key=lambda t: drops[t])
+    if drops[best] < MIN_DROP:
+        return 0, 0
+    first, last, least = best, best, max(MIN_DROP, drops[best] / 2)
+    while first > 0 and drops[first - 1] >= least:
+        first -= 1
+    while last + 1 < len(tokens) and drops[last + 1] >= least:
+        last += 1
+    text, spans = tokenizer.decode(tokens), tokenizer.char_spans(tokens)
+    start, end = spans[first][0], spans[last][1]
+    while start < end and not text[start].isalnum():
+        start += 1
+    while end > start and not text[end - 1].isalnum():
+        end -= 1
+    if start < end:
+        while start > 0 and is_word_character(text[start]) and is_word_character(text[start - 1]):
+            start -= 1
+        while end < len(text) and is_word_character(text[end - 1]) and is_word_character(text[end]):
+            end += 1
+    return start, end
+
+
+def _widen(settings: DecodingSettings) -> DecodingSettings:
+    if not isinstance(settings, SearchSettings) or settings.groups > 1 or settings.beam_width >= TERM_BEAM:
+        return settings
+    return settings.changed(beam=TERM_BEAM)
+
+
+def _is_complete(hypothesis: Hypothesis) -> bool:
+    return all(use.kept for use in hypothesis.terms)
+
+
+def _is_better(new: Sequence[Hypothesis], old: Sequence[Hypothesis]) -> bool:
+    """Return whether new hypotheses keep more terms, or as many at a similar score."""
+    if not new or _count_kept(new) < _count_kept(old):
+        return False
+    return _count_kept(new) > _count_kept(old) or new[0].score > old[0].score - SCORE_MARGIN
+
+
+def _count_kept(hypotheses: Sequence[Hypothesis]) -> float:
+    """Return the mean number of terms that the hypotheses of a sentence keep."""
+    return sum(use.kept for hypothesis in hypotheses for use in hypothesis.terms) / max(1, len(hypotheses))

@@ -1,0 +1,155 @@
+"""Translation with a glossary."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from regard import SearchSettings, Translator
+from regard.data.text.glossary import find_target
+from regard.data.text.tokenizer import Tokenizer
+from regard.errors import UserError
+from regard.pipelines.terms import SentenceTerms, TargetAutomaton
+from tests.conftest import OBJECTS, SUBJECTS, VERBS, Command, toy_pairs
+
+SOURCES = [pair.source for pair in toy_pairs()[::9]]
+OTHERS = dict(zip(OBJECTS, [*list(OBJECTS.values())[1:], next(iter(OBJECTS.values()))], strict=True))
+"""The object after each object: translations that the model would not choose."""
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run: Path) -> Translator:
+    return Translator.load(trained_run)
+
+
+def test_term_replaces_what_the_model_would_write(translator: Translator) -> None:
+    (best,) = translator("I love apples", glossary={"apple": "书"}, n_best=1)
+    assert best.text == "我喜欢书" and "1 of 1 terms kept" in repr(best)
+    assert [(use.source, use.target, use.kept) for use in best.terms] == [("apples", "书", True)]
+
+
+def test_other_words_remain_as_they_are(translator: Translator) -> None:
+    expected = {
+        f"{subject} {verb} {noun}": f"{SUBJECTS[subject]}{VERBS[verb]}{OTHERS[noun]}"
+        for subject, verb, noun in product(SUBJECTS, VERBS, OBJECTS)
+    }
+    found = translator(list(expected), glossary=OTHERS)
+    assert all(OTHERS[source.split()[-1]] in text for source, text in zip(expected, found, strict=True))
+    assert sum(a == b for a, b in zip(found, expected.values(), strict=True)) >= 0.6 * len(expected)
+
+
+def test_translations_with_all_terms_are_not_searched_again(translator: Translator) -> None:
+    plain, terms = translator.hypotheses(SOURCES), translator(SOURCES, glossary=OBJECTS, n_best=1)
+    for (before, *_), (after,) in zip(plain, terms, strict=True):
+        assert (after.text, after.score) == (before.text, before.score)
+        assert after.terms and all(use.kept for use in after.terms)
+
+
+def test_result_does_not_depend_on_other_sentences(translator: Translator) -> None:
+    together = translator(SOURCES, glossary=OTHERS, n_best=2)
+    for source, (best, second) in list(zip(SOURCES, together, strict=True))[::4]:
+        alone, other = translator(source, glossary=OTHERS, n_best=2)
+        assert (alone.text, other.text) == (best.text, second.text)
+        assert alone.score == pytest.approx(best.score, abs=1e-4)
+
+
+def test_call_overrides_the_glossary_of_the_translator(trained_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("apples\t书\n", encoding="utf-8")
+    translator = Translator.load(trained_run, glossary=path)
+    assert translator("I love apples") == "我喜欢书"
+    assert translator("I love apples", glossary=[("apples", "茶")]) == "我喜欢茶"
+    assert translator("I love apples", glossary={}) == "我喜欢苹果"
+
+
+def test_terms_of_all_sentences_are_reported(translator: Translator) -> None:
+    (best,) = translator("I love apples. You love tea.", glossary={"apple": "苹果", "tea": "不"}, n_best=1)
+    assert [use.target for use in best.terms] == ["苹果", "不"]
+    assert [len(part.terms) for part in best.parts] == [1, 1]
+
+
+def test_terms_work_with_prefix_alignments_and_trees(translator: Translator) -> None:
+    from regard import Constraints
+    from regard.data.text.glossary import Glossary
+
+    found = translator.hypotheses(
+        ["I love apples"],
+        constraints=Constraints(prefix="昨天"),
+        alignments=True,
+        trees=True,
+        glossary=Glossary.of({"apples": "书"}),
+    )[0][0]
+    assert found.text.startswith("昨天") and "书" in found.text
+    assert found.alignment is not None and len(found.alignment) == len(found.tokens) + 1 and found.tree
+
+
+@pytest.mark.parametrize("settings", [{"mbr": "chrf"}, {"temperature": 1.0}])
+def test_sampling_is_rejected(translator: Translator, settings: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="a beam: omit"):
+        translator("I love apples", glossary={"apples": "书"}, **settings)
+
+
+@pytest.mark.parametrize("target", ["Haus", "apfelbaum", "die rote Katze", "数据库", "C++", "Ärger"])
+def test_automaton_counts_like_the_final_text(target: str) -> None:
+    texts = [
+        f"{target} und {target}s",
+        f"({target}), x{target} {target[0].upper()}{target[1:]}-Boot",
+        f"{target}{target} \U0001f600{target}",
+        target[:-1],
+        "数据数据库",
+    ]
+    tokenizer = Tokenizer.train(texts * 3, 290)
+    for text in texts:
+        terms = SentenceTerms([(TargetAutomaton(target, tokenizer), 9, 9)])
+        state = 0
+        for token in tokenizer.encode(text):
+            state = terms.advance(state, token)
+        assert 9 - terms.missing(state) == len(find_target(text, target)), text
+
+
+def test_proposed_tokens_complete_the_term() -> None:
+    tokenizer = Tokenizer.train(["das rote Haus und", "ein Hund", "数据"] * 3, 280)
+    for target, start in product(["rote Haus", "Haus", "数据", "Ж"], ["", "das", "das (", "x"]):
+        terms = SentenceTerms([(TargetAutomaton(target, tokenizer), 1, 1)])
+        state, tokens = 0, tokenizer.encode(start) if start else []
+        for token in tokens:
+            state = terms.advance(state, token)
+        while terms.missing(state) and len(tokens) < 40:
+            tokens.append(terms.next_tokens(state)[0])
+            state = terms.advance(state, tokens[-1])
+        assert find_target(tokenizer.decode(tokens), target), (target, start)
+
+
+def test_command_writes_terms_and_reports_lost_ones(trained_run: Path, tmp_path: Path, command: Command) -> None:
+    terms, lines = tmp_path / "terms.tsv", tmp_path / "lines.jsonl"
+    terms.write_text("en\tzh\napples\t书\n", encoding="utf-8")
+    rows: list[dict[str, object]] = [
+        {"source": "I love apples"},
+        {"source": "I love apples", "glossary": {"apples": "茶"}},
+        {"source": "I love apples", "glossary": []},
+    ]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = ["translate", trained_run, "--input", lines, "--glossary", terms]
+    done = command(*options, "--json")
+    assert done.code == 0 and not done.err
+    best = [json.loads(line)["sentences"][0]["hypotheses"][0] for line in done.out.splitlines()]
+    assert [one["text"] for one in best] == ["我喜欢书", "我喜欢茶", "我喜欢苹果"]
+    assert best[0]["terms"] == [{"source": "apples", "start": 7, "target": "书", "kept": True}]
+    assert "terms" not in best[2]
+    short = command(*options, "--search", "max_length=1")
+    assert "regard: 2 of 2 terms of the glossary are not in the translations" in short.err
+
+
+def test_invalid_glossary_of_a_line_is_reported_with_its_number(
+    trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"source": "a"}\n{"source": "a", "glossary": "terms.tsv"}\n', encoding="utf-8")
+    error = command("translate", trained_run, "--input", lines).error
+    assert error.startswith(f"{lines}, line 2: glossary: expected terms such as") and error.endswith("found str")
+
+
+def test_beam_of_one_is_enough(translator: Translator) -> None:
+    assert translator.hypotheses(["I love apples"], SearchSettings(beam=1))[0][0].text == "我喜欢苹果"
+    assert translator("I love apples", beam=1, glossary={"apples": "书"}) == "我喜欢书"
