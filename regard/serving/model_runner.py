@@ -21,7 +21,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
-from regard.serving.views import image_attention, images, overview, text
+from regard.serving.views import explanations, image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -34,6 +34,8 @@ TEXT_VIEWS = {
     "beam": text.view_beam,
     "change": text.view_change,
     "overview": overview.view_overview,
+    "why": explanations.view_why,
+    "lens": explanations.view_lens,
 }
 IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
     "image_attention": image_attention.view_image_attention,
@@ -42,7 +44,7 @@ IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
     "image_change": image_attention.view_image_change,
 }
 """Views of classifiers whose attention the page can show."""
-TEXT_SECTIONS = ("overview", "translate", "attention", "arithmetic", "beam", "change", "positions")
+TEXT_SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 
