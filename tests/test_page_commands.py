@@ -24,6 +24,7 @@ from regard.serving.model_runner import load_runner
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 from tests.conftest import SMALL, Command, settings_of
+from tests.data.documents.office import letter_docx
 from tests.extensions import extensions as extensions
 from tests.images import COLOURS, TINY, WINDOWED, paint
 from tests.interop.foreign_vits import TorchvisionViT
@@ -64,6 +65,7 @@ TRANSLATORS = {
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
     "guides/confidence": "demo",
+    "guides/documents": "demo",
     "guides/explaining": "demo",
     "guides/moving": "",
     "guides/scaling-out": "",
@@ -102,6 +104,11 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
             (folder / f"{name}.de").write_text(chinese, "utf-8")
     for name in ("train", "news"):
         (folder / f"{name}.en.gz").write_bytes(gzip.compress(english.encode()))
+    (folder / "talk.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nI love apples\n", "utf-8")
+    (folder / "messages.json").write_text('{"title": "I love apples"}', "utf-8")
+    (folder / "prices.csv").write_text("id,text\n1,I love apples\n", "utf-8")
+    (folder / "notes.txt").write_text("I love apples\n", "utf-8")
+    (folder / "letter.docx").write_bytes(letter_docx())
     lines = [json.dumps({"text": line}) for line in english.splitlines()[:4]]
     (folder / "news.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "runs").mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ import { initialState, integer } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
+import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
 import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
@@ -52,6 +53,7 @@ async function show(container, page, signal) {
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
   const sentence = `${model.name} ${page.sentence}`;
+  container.append(createFileCard(page, signal));
   if (shownSentence !== null && shownSentence !== sentence && !page.isLinked) state.hypothesis = 0;
   shownSentence = sentence;
   state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
