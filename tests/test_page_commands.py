@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from argparse import ArgumentParser
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ TRANSLATORS = {
     "guides/confidence": "demo",
     "guides/documents": "demo",
     "guides/explaining": "demo",
+    "guides/cleaning": "",
     "guides/moving": "",
     "guides/scaling-out": "",
     "images": "",
@@ -143,6 +145,20 @@ def make_foreign_models(folder: Path) -> None:
     (folder / "lines.txt").write_text("I love apples\n", "utf-8")
 
 
+def make_noisy_text(folder: Path) -> None:
+    """Write English and German text with a copy, and a test set."""
+    subjects = {"The doctor": "Der Arzt", "My brother": "Mein Bruder", "The old man": "Der alte Mann"}
+    verbs = {"sees": "sieht", "knows": "kennt", "looks for": "sucht", "finds": "findet"}
+    objects = {"the house": "das Haus", "my book": "mein Buch", "the way": "den Weg", "a bird": "einen Vogel"}
+    parts = [items.items() for items in (subjects, verbs, objects)]
+    pairs = [[" ".join(words) for words in zip(*chosen, strict=True)] for chosen in product(*parts)]
+    pairs.append(["The same in both", "The same in both"])
+    (folder / "crawl.en-de.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in pairs), "utf-8")
+    for side, language in enumerate(("en", "de")):
+        for name, some in (("train", pairs), ("test", pairs[:5])):
+            (folder / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in some), "utf-8")
+
+
 @pytest.mark.parametrize("page", TRANSLATORS)
 @pytest.mark.usefixtures("short_builtin_corpus")
 def test_commands_of_a_page_run(
@@ -159,6 +175,8 @@ def test_commands_of_a_page_run(
         (extensions / "runs" / "parallel").symlink_to(parallel_run)
     if page in ("bench", "reference/pipelines"):
         shutil.copytree(image_run, extensions / "runs" / "cifar10")
+    if page == "guides/cleaning":
+        make_noisy_text(extensions)
     if page == "export":
         make_foreign_models(extensions)
     if page == "finetuning":
