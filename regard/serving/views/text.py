@@ -17,6 +17,8 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.flow import Flow, Sublayer, record_flow
 from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
+from regard.inspection.html import render_page
+from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
@@ -27,6 +29,7 @@ from regard.inspection.translation import (
     parse_attention_name,
     record_translation,
     source_labels,
+    translation_scene,
 )
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
@@ -121,6 +124,11 @@ def view_map(translator: Translator, settings: DecodingSettings, request: dict[s
         "column_pieces": record.pieces[columns],
     }
     return pack(content, {"map": (chosen.cpu().numpy(), "u2")})
+
+
+def view_look(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> str:
+    """Return the attention maps of a sentence as a self-contained HTML page."""
+    return render_page(translation_scene(translator, request["text"], settings=settings))
 
 
 @torch.no_grad()
