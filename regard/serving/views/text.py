@@ -16,9 +16,8 @@ from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.flow import Flow, Sublayer, record_flow
-from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
 from regard.inspection.html import render_page
-from regard.inspection.interventions import scale_heads, scale_scores, score_scale
+from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
