@@ -6,6 +6,7 @@ import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
+import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
@@ -82,6 +83,7 @@ function lowestQuality(sentences) {
 /** Show source and target tokens; pointing at one shows its weights and probability. */
 function showAlignment(pair, readout, source, sourcePieces, { map, labels, pieces, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
+  setData(pair, () => mapRows(map, labels, source));
   const pointAt = (point) => {
     tokens.show(map, scale, point);
     const probability = probabilities[point?.row];
