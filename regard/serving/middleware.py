@@ -21,7 +21,8 @@ from regard.serving.service import Service
 from regard.serving.telemetry import log_event
 
 CONTENT_SECURITY_POLICY = (
-    b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    b"default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    b"frame-ancestors 'none'"
 )
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
 
 from regard.data.text.language_detection import ExpectedLanguage
 from regard.serving import page_schemas, schemas
@@ -32,7 +33,13 @@ PACKET_RESPONSE: dict[str, Any] = {
 }
 LEAST_PROBABILITY = 0.001
 """Probability of the language of a model below which a text is reported to be in another language."""
-SECTIONS = {"translation": "translate", "map": "attention", "lens": "why", "image_overview": "overview"}
+SECTIONS = {
+    "translation": "translate",
+    "map": "attention",
+    "lens": "why",
+    "image_overview": "overview",
+    "look": "attention",
+}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -75,6 +82,12 @@ async def translation(request: Request, body: page_schemas.TranslationRequest, s
 async def attention(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
     """Return a small attention map of every head."""
     return _packet(await _inspect_text(service, request, "attention", body))
+
+
+@inspect_router.post("/look", response_class=HTMLResponse)
+async def look(request: Request, body: page_schemas.InspectRequest, service: ServiceDependency) -> HTMLResponse:
+    """Return the attention maps of a sentence as one HTML page that opens from disk, as `regard look` writes it."""
+    return HTMLResponse(await _inspect_text(service, request, "look", body))
 
 
 @inspect_router.post("/map", **PACKET_RESPONSE)

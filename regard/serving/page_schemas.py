@@ -104,6 +104,11 @@ class ChangeRequest(InspectRequest):
         default_factory=dict, description="factors of head outputs: {attention: {head: factor}}", max_length=1000
     )
     sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+    bias: dict[Index, Annotated[float, Field(ge=-100, le=100)]] = Field(
+        default_factory=dict,
+        description="number added to the cross-attention scores of source tokens, by position from 0",
+        max_length=1000,
+    )
     search: SearchOptions = SearchOptions()
 
 
@@ -274,7 +279,8 @@ class WhyResponse(BaseModel):
 
 
 class ChangeResponse(BaseModel):
-    """The translation, and the number of heads of each attention module."""
+    """The translation, the source tokens with END, and the number of heads of each attention module."""
 
     translation: HypothesisView
+    source: list[str]
     heads: dict[str, int]

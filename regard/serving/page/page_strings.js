@@ -6,12 +6,11 @@ import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
 import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
-import { STRINGS as tour } from "./tour_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [documents, glossary, overview, prose, quality, tour, view, why];
+const SECTION_STRINGS = [documents, glossary, overview, prose, quality, view, why];
 
 const STRINGS = {
   en: {

@@ -7,6 +7,7 @@ import { describePoint } from "./description.js";
 import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
 import { createGlossaryField, createTermList, parseTerms } from "./glossary.js";
+import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
@@ -94,6 +95,7 @@ function lowestQuality(sentences) {
 /** Show source and target tokens; pointing at one shows its weights and probability. */
 function showAlignment(pair, readout, source, sourcePieces, { map, labels, pieces, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
+  setData(pair, () => mapRows(map, labels, source));
   const pointAt = (point) => {
     tokens.show(map, scale, point);
     const probability = probabilities[point?.row];
