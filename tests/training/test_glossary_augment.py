@@ -28,10 +28,11 @@ def test_model_reads_annotated_terms(
     translator = Translator.load(tmp_path / "run")
     (plain,) = translator("I love apples", n_best=1)
     assert not set(plain.source_subwords) & set(MARKERS)
-    (best,) = translator("I love apples", n_best=1, glossary={"apple": "书"})
+    glossary = Glossary.of({"apple": "书"})
+    best = translator.hypotheses(["I love apples"], glossary=glossary)[0][0]
     assert [subword for subword in best.source_subwords if subword in MARKERS] == list(MARKERS)
     assert "书" in best.text and best.terms[0].kept
-    aligned = translator.hypotheses(["I love apples"], alignments=True, glossary=Glossary.of({"apple": "书"}))[0][0]
+    aligned = translator.hypotheses(["I love apples"], alignments=True, glossary=glossary)[0][0]
     assert aligned.source_subwords == plain.source_subwords
 
 
