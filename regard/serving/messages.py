@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from regard.data.text.tokenizer import Tokenizer
 
+UNFINISHED = "run"
+"""Kind of a training run that has not saved a model yet."""
 Options = tuple[tuple[str, Any], ...]
 """Keyword arguments of an operation, as pairs so that they can be hashed."""
 Alignments = bool | Literal["json"]

@@ -144,6 +144,8 @@ function whyUnavailable({ requires }) {
   const { model, strings } = page;
   if (!model) return strings.noModel;
   if (requires.some((name) => model.sections.includes(name))) return "";
+  if (model.kind === "run") return strings.noModelYet(model.name);
+  if (requires.includes("training")) return strings.noLog(model.name);
   if (model.engine !== "regard" && !requires.includes("image")) return strings.noInspection(model.name, model.engine);
   if (model.lacks) return strings.noTokenizer(model.name);
   if (model.sections.includes("views")) return strings.isTwoView(model.name);

@@ -4,10 +4,11 @@ import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as tour } from "./tour_strings.js";
+import { STRINGS as training } from "./training_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, prose, tour, view];
+const SECTION_STRINGS = [overview, prose, tour, training, view];
 
 const STRINGS = {
   en: {
@@ -20,6 +21,7 @@ const STRINGS = {
       change: "What if",
       positions: "Positions",
       image: "Image",
+      training: "Training",
     },
     sectionsLabel: "Sections",
     computing: "Computing…",
@@ -214,6 +216,7 @@ const STRINGS = {
       change: "假设分析",
       positions: "位置编码",
       image: "图像",
+      training: "训练",
     },
     sectionsLabel: "各节",
     computing: "正在计算……",
