@@ -6,8 +6,11 @@ Files that cannot be read and corpora without pairs raise a UserError.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from regard.data.text.readers import Pair, PairRecord, Shard, read_lines, require_nonempty
 from regard.errors import UserError
@@ -20,7 +23,8 @@ class Corpus:
     shards: Sequence[Shard]
     alignments: Path | None = None  # file with the word alignment of each pair
     weight: float = 1.0  # how often an epoch contains a pair on average
-    held_out: frozenset[int] = frozenset()  # indices of pairs that `pairs` and `records` omit
+    kept: npt.NDArray[np.bool_] | None = None  # pairs that cleaning has kept; `pairs` and `records` omit the others
+    held_out: frozenset[int] = frozenset()  # indices of pairs, among those kept, that `pairs` and `records` omit
     reverse: bool = False  # whether `pairs` and `records` exchange source and target
     tag: str = ""  # token before every source, which is not part of `pairs` and `records`
 
@@ -40,7 +44,7 @@ class Corpus:
         return self._without_held_out(records if self.alignments is None else align(records, self.alignments))
 
     def all_records(self) -> Iterator[PairRecord]:
-        """Read all pairs, including those held out, without alignments."""
+        """Read all pairs, including those held out or removed by cleaning, without alignments."""
         records = (
             PairRecord(pair, shard.name, line)
             for shard in self.shards
@@ -49,6 +53,8 @@ class Corpus:
         return require_nonempty(records, self.name)
 
     def _without_held_out(self, records: Iterator[PairRecord]) -> Iterator[PairRecord]:
+        if self.kept is not None:
+            records = compress(records, self.kept)
         kept = (record for index, record in enumerate(records) if index not in self.held_out)
         return map(_reverse, kept) if self.reverse else kept
 

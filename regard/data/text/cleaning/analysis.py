@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from regard.data.text.cleaning.characters import DIGIT, LETTER, SINGLE, mix, tables
 from regard.data.text.cleaning.fingerprints import Fingerprints
+from regard.data.text.cleaning.settings import MAX_CHARACTERS
 
-MAX_CHARACTERS = 10_000
-"""Characters of a text that are analysed. Longer texts are always removed."""
 NGRAM_BITS = 18
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C55)
 Counts = npt.NDArray[np.int64]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.text.cleaning.analysis import MAX_CHARACTERS, Texts
+from regard.data.text.cleaning.analysis import Texts
 from regard.data.text.cleaning.characters import CONTINUATION, DAMAGE, LEAD, WINDOWS_1252_CONTINUATION
+from regard.data.text.cleaning.settings import MAX_CHARACTERS
 
 _CONTINUATION = f"[{re.escape(WINDOWS_1252_CONTINUATION)}]"
 MOJIBAKE = re.compile(f"[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}}")

@@ -60,7 +60,8 @@ class Vocabulary:
         """Return the distinct known words of each text, the `MAX_WORDS` rarest ones at most."""
         ids = self._ids.get(words.hashes).astype(np.int64)
         known = ids >= 0
-        keys = np.unique(words.owners[known] * MAX_VOCABULARY + ids[known])
+        keys = np.sort(words.owners[known] * MAX_VOCABULARY + ids[known])
+        keys = keys[np.diff(keys, prepend=-1) > 0]
         texts = np.arange(len(words.counts) + 1)
         ends = np.searchsorted(keys, (texts[:-1] + 1) * MAX_VOCABULARY)
         keys = keys[np.arange(len(keys)) >= ends[keys // MAX_VOCABULARY] - MAX_WORDS]

@@ -6,8 +6,9 @@ from typing import Literal
 from pydantic import Field
 
 from regard.config import Settings
-from regard.data.text.cleaning.analysis import MAX_CHARACTERS
 
+MAX_CHARACTERS = 10_000
+"""Characters of a text that are analysed. Longer texts are always removed."""
 RULES = {
     "empty": "A side has no text.",
     "encoding": "A side has control characters, replacement characters, or text decoded with a wrong encoding.",
@@ -32,7 +33,7 @@ class CleaningSettings(Settings):
     """Thresholds of the rules of `regard clean`; `null` or `false` turns a rule off."""
 
     encoding: bool = Field(True, description="remove control and replacement characters, and wrongly decoded text")
-    markup: bool = Field(True, description="remove tags such as <b>, and character references such as &nbsp;")
+    markup: bool = Field(True, description="remove tags and character references of HTML and XML")
     letters: float | None = Field(0.3, ge=0, le=1, description="minimum share of letters among visible characters")
     max_words: int | None = Field(200, gt=0, description="maximum number of words of a side")
     max_characters: int = Field(2000, gt=0, le=MAX_CHARACTERS, description="maximum number of characters of a side")
@@ -46,7 +47,7 @@ class CleaningSettings(Settings):
     script: float | None = Field(0.25, ge=0, le=1, description="minimum share of letters in the script of the language")
     variant: bool = Field(True, description="remove Chinese text that mixes or exchanges simplified and traditional")
     language: float | None = Field(
-        3.2, gt=0, description="standard deviations by which the character trigrams of a foreign text are less frequent"
+        4.0, gt=0, description="standard deviations by which the character trigrams of a foreign text are less frequent"
     )
     ratio: float | None = Field(2.5, gt=1, description="maximum ratio of the lengths, relative to the usual one")
     misaligned: float | None = Field(

@@ -15,14 +15,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from regard.data.store import store_checksum
 from regard.data.text.bpe_dropout import WordTypes
+from regard.data.text.cleaning.report import Report
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.languages import detect_language, language_name
-from regard.data.text.readers import Pair, PairRecord, Shard, find_shards, read_jsonl, read_parallel
+from regard.data.text.readers import Pair, PairRecord, Shard, find_shards, read_jsonl, read_parallel, read_texts
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.data.text.tokens import (
     SEGMENTATIONS,
@@ -56,7 +58,7 @@ from regard.training.tasks.translation.recipe import (
 
 DETECTION_PAIRS = 1000
 """Number of pairs whose script is examined if the languages are not known otherwise."""
-STORE, VALID, SKIPPED = "train", "valid.jsonl", "skipped.tsv"
+STORE, VALID, SKIPPED, CLEANING = "train", "valid.jsonl", "skipped.tsv", "cleaning.json"
 FINGERPRINT_KEYS = {"tokenizer": str, "tokens": str}
 T = TypeVar("T")
 Records = Iterable[tuple[int, int, Pair]]
@@ -70,6 +72,7 @@ class Corpora:
     train: tuple[Corpus, ...]
     total: int  # number of training pairs
     valid: list[Pair]
+    cleaning: Report | None = None  # what was removed, if data.clean is set
 
     def pairs(self) -> Iterator[Pair]:
         """Iterate over all training pairs."""
@@ -78,13 +81,14 @@ class Corpora:
 
 @dataclass(frozen=True)
 class TranslationData:
-    """Prepared data: training tokens, validation pairs, vocabularies, and the number of skipped pairs by reason."""
+    """Prepared data: training tokens, validation pairs, vocabularies, and numbers of unused pairs by reason."""
 
     folder: Path
     vocabularies: Vocabularies
     train: ParallelTokens
     valid: list[Pair]
     skipped: dict[str, int]
+    removed: dict[str, int]  # by the rules of data.clean
 
 
 def prepare_data(
@@ -107,7 +111,7 @@ def prepare_data(
     if vocabularies is not None and vocabularies.fingerprint() != fingerprints["tokenizer"]:
         raise UserError(f"{store}: was made with another tokenizer; set another data.store")
     Vocabularies.load(store).save(folder)
-    for name in (SKIPPED, FINGERPRINTS):
+    for name in (SKIPPED, FINGERPRINTS, *([CLEANING] if recipe.data.clean else [])):
         shutil.copy(store / name, folder / name)
 
 
@@ -130,6 +134,8 @@ def write_data(
     (folder / VALID).write_text("".join(rows), encoding="utf-8")
     vocabularies.save(folder)
     skipped.write(folder / SKIPPED)
+    if corpora.cleaning is not None:
+        (folder / CLEANING).write_text(corpora.cleaning.as_json(), encoding="utf-8")
     fingerprints: Fingerprints = {
         "files": fingerprint_files(recipe.data.files()),
         "settings": data_settings(recipe),
@@ -137,6 +143,7 @@ def write_data(
         "tokens": store_checksum(folder / STORE),
         "valid": fingerprint_file(folder / VALID),
         "skipped": skipped.counts,
+        "removed": dict(corpora.cleaning.removed) if corpora.cleaning else {},
     }
     write_fingerprints(folder, fingerprints)
 
@@ -147,6 +154,7 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     settings = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
     settings |= {f"data.{key}": getattr(data, key) for key in ("builtin", "both_directions")}
     settings |= {"data.max_length": recipe.max_length()}
+    settings |= {"data.clean": data.clean.model_dump(mode="json", exclude={"exclude"}) if data.clean else None}
     for number, corpus in enumerate(data.all_corpora()):
         settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
         settings |= {f"data.corpora.{number}.tag": corpus.tag} if corpus.tag else {}
@@ -175,34 +183,87 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
         train = open_store(home / STORE, partial(open_token_store, dropout_seed=seed), recreate, progress)
     if store_checksum(home / STORE) != fingerprints["tokens"]:
         raise UserError(f"{home}: the corpus now gives other tokens than when the run was created; start a new run")
-    return TranslationData(folder, vocabularies, train, list(read_jsonl(home / VALID)), fingerprints["skipped"])
+    return TranslationData(
+        folder,
+        vocabularies,
+        train,
+        list(read_jsonl(home / VALID)),
+        fingerprints["skipped"],
+        fingerprints.get("removed", {}),
+    )
 
 
 def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None) -> Corpora:
-    """Open the corpora; without validation files, hold out some training pairs.
+    """Open and clean the corpora; without validation files, hold out some training pairs.
 
-    All files are read once, so that errors are reported immediately.
+    All files are read once, so that errors are reported immediately; with data.clean, three times.
     """
+    progress = progress or Progress(1, Console(quiet=True))
+    valid: list[Pair] | None = None
     if data.builtin:
         from regard.data.builtin.corpus import load_pairs
 
-        pairs = load_pairs("train")
-        builtin = Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])
-        return Corpora((builtin,), len(pairs), load_pairs("valid"))
-    train = [_open_corpus(settings) for settings in data.all_corpora()]
-    progress = progress or Progress(1, Console(quiet=True))
-    if headers := [shard.name for corpus in train for shard in corpus.shards if shard.header() is not None]:
-        more = f", as in {counted(len(headers) - 1, 'other file')}" if len(headers) > 1 else ""
-        progress.print(f"{headers[0]}: the first line is a header and not used as a pair{more}")
+        pairs, valid = load_pairs("train"), load_pairs("valid")
+        train = [Corpus([Shard(f"built-in {data.builtin}", lambda: iter(pairs))])]
+    else:
+        train = [_open_corpus(settings) for settings in data.all_corpora()]
+        if headers := [shard.name for corpus in train for shard in corpus.shards if shard.header() is not None]:
+            more = f", as in {counted(len(headers) - 1, 'other file')}" if len(headers) > 1 else ""
+            progress.print(f"{headers[0]}: the first line is a header and not used as a pair{more}")
+    if data.valid_source is not None:
+        valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
+    report = None
+    if data.clean is not None:
+        train, report = _clean(train, data, valid or [], progress)
     records = (
         (number, row, record.pair)
         for number, corpus in enumerate(train)
         for row, record in enumerate(progress.track(corpus.records(), "reading"))
     )
-    if data.valid_source is None:
-        return _hold_out(train, records, data.hold_out, seed, progress.print)
-    valid = list(read_parallel(data.valid_source, data.valid_target, columns=data.columns, keys=data.keys))
-    return Corpora(tuple(train), _count_and_compare(records, valid, progress.print), valid)
+    if valid is None:
+        held_out = _hold_out(train, records, data.hold_out, seed, progress.print)
+        return replace(held_out, cleaning=report)
+    total = sum(1 for _ in records) if data.builtin else _count_and_compare(records, valid, progress.print)
+    return Corpora(tuple(train), total, valid, report)
+
+
+def _clean(
+    train: list[Corpus], data: DataSettings, valid: list[Pair], progress: Progress
+) -> tuple[list[Corpus], Report]:
+    """Apply the rules of data.clean to all corpora together; texts of the validation pairs are removed too."""
+    from regard.data.text.cleaning.cleaner import Cleaner
+
+    assert data.clean is not None
+    header = train[0].shards[0].header() or ("", "")
+    codes = [code if code not in UNKNOWN else "" for code in data.language_pair(header)]
+    excluded = chain((text for pair in valid for text in pair), *map(read_texts, data.clean.exclude))
+    cleaner = Cleaner(data.clean, (codes[0], codes[1]), excluded)
+    cleaner.report.conditions |= {"languages": codes, "settings": data.clean.model_dump(mode="json")}
+    lengths = [0] * len(train)
+
+    def read() -> Iterator[PairRecord]:
+        for number, corpus in enumerate(train):
+            lengths[number] = 0
+            for record in corpus.all_records():
+                lengths[number] += 1
+                yield record
+
+    counters = {name: progress.counter(name, "pairs") for name in ("reading", "cleaning")}
+    done = dict.fromkeys(counters, 0)
+
+    def count(name: str, pairs: int) -> None:
+        done[name] += pairs
+        counters[name](done[name])
+
+    kept = np.concatenate([mask for _, mask in cleaner.clean(read, count)])
+    bounds = np.cumsum(lengths)[:-1]
+    cleaned = [replace(corpus, kept=mask) for corpus, mask in zip(train, np.split(kept, bounds), strict=True)]
+    for corpus in cleaned:
+        if corpus.kept is not None and not corpus.kept.any():
+            raise UserError(f"{corpus.name}: the rules of data.clean remove all pairs; change their thresholds")
+    for line in cleaner.report.notes:
+        progress.print(f"cleaning: {line}")
+    return cleaned, cleaner.report
 
 
 def _open_corpus(settings: CorpusSettings) -> Corpus:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
+from regard.data.text.cleaning.settings import CleaningSettings
 from regard.data.text.languages import find_language
 from regard.data.text.readers import find_shards, languages_in_names
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
@@ -23,6 +24,11 @@ UNKNOWN = ("source", "target")
 """What unknown languages are called."""
 DECODER_KEYS = ("decoder_layers", "tie")
 """Keys of the model that do not concern the encoder."""
+
+
+def _cleaning_values(value: object) -> object:
+    """Return the values of `data.clean`: true stands for the defaults, false for no cleaning."""
+    return {} if value is True else None if value is False else value
 
 
 class CorpusSettings(Settings):
@@ -72,6 +78,10 @@ class DataSettings(Settings):
         256, gt=1, description="maximum number of tokens per side; longer pairs are skipped, counted and listed"
     )
 
+    clean: Annotated[CleaningSettings | None, BeforeValidator(_cleaning_values)] = Field(
+        None, description="true, or thresholds of the rules of `regard clean`, which are applied to the training data"
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if [self.builtin is not None, self.source is not None, bool(self.corpora)].count(True) != 1:
@@ -102,6 +112,8 @@ class DataSettings(Settings):
         named = {key: getattr(self, key) for key in TEXTS}
         for number, corpus in enumerate(self.corpora):
             named |= {f"corpora.{number}.{key}": getattr(corpus, key) for key in TEXTS[:3]}
+        for number, path in enumerate(self.clean.exclude if self.clean else ()):
+            named[f"clean.exclude.{number}"] = path
         files: dict[str, Path] = {}
         for key, path in named.items():
             if path is not None and path.is_dir():

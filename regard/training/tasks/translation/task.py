@@ -39,7 +39,14 @@ from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
-from regard.training.tasks.translation.data import SKIPPED, TranslationData, complete_languages, open_data, prepare_data
+from regard.training.tasks.translation.data import (
+    CLEANING,
+    SKIPPED,
+    TranslationData,
+    complete_languages,
+    open_data,
+    prepare_data,
+)
 from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings
 from regard.training.workers import map_in_workers
 
@@ -143,6 +150,10 @@ class TranslationTask(Task[TextBatch]):
             f"{languages[0]} → {languages[1]}: {counted(len(data.train), 'training pair')}, {len(data.valid):,} for "
             f"validation; vocabulary of {sizes} tokens"
         )
+        if data.removed:
+            removed = ", ".join(f"{rule} {number:,}" for rule, number in data.removed.items())
+            pairs = counted(sum(data.removed.values()), "pair")
+            progress.print(f"cleaning removed {pairs} ({removed}); see {data.folder / CLEANING}")
         for reason, number in data.skipped.items():
             progress.print(f"skipped: {counted(number, 'pair')} with {reason}; see {data.folder / SKIPPED}")
         progress.print(describe_model(model, device))
