@@ -160,10 +160,13 @@ class Film {
     if (!steps.length) return;
     const { name, head } = state;
     const showFrame = (number) => {
+      this.shown = steps[number];
       this.panel.show(`${strings.trainingStep} ${steps[number]} · ${name} · ${head}`, strings.axes, this.frames.get(steps[number]), 1);
     };
+    const isLast = this.shown === undefined || this.shown === this.last;
+    this.last = steps.at(-1);
     const player = createStepper(steps.length - 1, (position) => `${strings.checkpoint} ${position}`, strings, this.signal, showFrame);
     this.player.replaceChildren(player.element);
-    player.go(steps.length - 1);
+    player.go(isLast ? steps.length - 1 : Math.max(0, steps.indexOf(this.shown)));
   }
 }
