@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--set", action="append", default=[], dest="changes")
     parser.add_argument("--lines", type=int, help="at most so many lines of each file, for a trial")
+    parser.add_argument("--beside", help="what else uses the machine meanwhile, stated with the times")
     parser.add_argument("--export", action="store_true")
     arguments = parser.parse_args()
     test = read(arguments.data, "test")[: arguments.lines]
@@ -86,6 +87,8 @@ def main() -> None:
             **environment(choose_device("auto")),
             "command": f"python benchmarks/domain.py DATA OUT{changes}",
         }
+        if arguments.beside:
+            result["beside"] = arguments.beside
         for name in arguments.only:
             result["rows"].append(train(name, arguments.out, arguments.changes, test))
             result["best"] = max(result["rows"], key=lambda row: row["validation"]["bleu"])["name"]

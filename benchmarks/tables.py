@@ -14,6 +14,7 @@ from pathlib import Path
 from reports import (
     attention,
     attribution,
+    confidence,
     configurations,
     croco,
     decoding,
@@ -54,6 +55,11 @@ def of_table(name: str, title: str) -> Writer:
     return of_all([f"{name}/*"], partial(configurations.write_configurations, name, title), otherwise="")
 
 
+def of_confidence(language: str) -> dict[str, Writer]:
+    writers = {"confidence": confidence.write_calibration, "flags": confidence.write_flags}
+    return {name: of("confidence", partial(write, language=language)) for name, write in writers.items()}
+
+
 PAGES: dict[str, dict[str, Writer]] = {
     "README.md": {"results": HEADLINE},
     "docs/attention.md": {
@@ -75,6 +81,8 @@ PAGES: dict[str, dict[str, Writer]] = {
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
     },
     "docs/guides/explaining.md": {"attribution": of("attribution", attribution.write_alignment, otherwise="")},
+    "docs/guides/confidence.md": of_confidence("en"),
+    "docs/zh/guides/confidence.md": of_confidence("zh"),
     "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
     "docs/settings.md": {"settings": settings.write_translation},
     "docs/images.md": {

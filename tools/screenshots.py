@@ -33,7 +33,7 @@ SERVED_PAGES: dict[str, dict[str, Any]] = {
 MARKDOWN = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
 USED = {name for page in MARKDOWN for name in re.findall(r"images/([\w-]+)\.png", page.read_text("utf-8"))}
 """Names of the images that the documentation uses; the others are created with --all."""
-SECTIONS = ("translate", "attention", "arithmetic", "beam", "change", "positions")
+SECTIONS = ("translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 LOOK_PAGES: dict[str, dict[str, Any]] = {
     "look-light": {"viewport": {"width": 1400, "height": 940}, "color_scheme": "light"},
     "look-dark": {"viewport": {"width": 1400, "height": 940}, "color_scheme": "dark"},

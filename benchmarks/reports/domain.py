@@ -11,9 +11,10 @@ def write_domain(result: Result) -> str:
     ]
     signatures = (result["rows"][0][metric]["signature"] for metric in ("bleu", "chrf"))
     times = ", ".join(f"{row['training_seconds']:.0f}" for row in result["rows"])
+    beside = f" beside {result['beside']}" if "beside" in result else ""
     return paragraphs(
         table(("training", "BLEU", "chrF"), rows),
-        f"{begin_sentence(result['what'])}; training took {times} s; signatures "
+        f"{begin_sentence(result['what'])}; training took {times} s{beside}; signatures "
         f"{' and '.join(f'`{one}`' for one in signatures)}; {cite(result)}.",
         _write_glossary(result),
         _write_export(result),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,7 +142,7 @@ def _draw_translation(
         from regard.inspection.explain.explanation import explain_words
 
         explanations = explain_words(translator, sentence, *question, settings=settings)
-    save_scene(scene, out)
+    save_scene(replace(scene, explanations=[each.to_json() for each in explanations]), out)
     if scene.warning:
         typer.echo(f"regard: {scene.warning}", err=True)
     return "\n".join([scene.translation, *map(str, explanations)])

@@ -41,6 +41,7 @@ def describe(scene: Scene) -> dict[str, Any]:
         "translation": replace_unprintable(scene.translation),
         "about": replace_unprintable(scene.about),
         "warning": scene.warning,
+        "explanations": scene.explanations,
         "labels": scene.labels,
         "probabilities": [round(probability, 4) for probability in scene.probabilities],
         "alignment": pack(scene.alignment[None]),

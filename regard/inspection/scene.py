@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class Scene:
         probabilities: Probability of each token of "translation".
         about: Description, such as the name of the model.
         warning: States that the sentence is longer than those of the training data; empty if it is not.
+        explanations: Explanations of words of the translation, as JSON; see `regard.inspection.explain`.
     """
 
     source: str
@@ -66,6 +67,7 @@ class Scene:
     views: list[View]
     about: str = ""
     warning: str = ""
+    explanations: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.views:

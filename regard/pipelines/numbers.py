@@ -1,40 +1,30 @@
 """Numbers in text: which numbers of a sentence its translation lacks.
 
 Numbers are compared by their digits, without signs, grouping and decimal marks, because languages exchange the two.
-Numbers in words are recognised up to twelve, and Chinese numerals in general.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator
 
+from regard.pipelines.number_words import spellings
+
 _NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f'’]\d+)*")
+_GROUP_SPACE = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
 _CHINESE = re.compile("[零〇一二两三四五六七八九十百千万亿]+")
-_CHINESE_DIGITS = {character: str(value) for value, character in enumerate("零一二三四五六七八九")} | {
-    "〇": "0",
-    "两": "2",
-}
+_CHINESE_DIGITS = dict(zip("零一二三四五六七八九〇两", "012345678902", strict=True))
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
 _CHINESE_SECTIONS = {"万": 10**4, "亿": 10**8}
 _MULTIPLIER = re.compile(
-    r"[\s\u00a0-]{0,2}(?:[百千万亿]|hundred|thousand|million|billion|hundert|tausend|million|milliarde|mille|milliard|"
-    r"miles?\b|mil\b|millones|millón|k\b|m\b|mio|mrd)",
+    r"[\s\u00a0-]{0,2}(?:[百千万亿]|hundred|thousand|million|billion|hundert|tausend|milliarde|mille|milliard|"
+    r"mil\b|miles\b|millones|millón|mio|mrd)",
     re.IGNORECASE,
 )
 _AFTERNOON = re.compile(r"\s{0,2}(?::?\d\d)?\s{0,2}(?:p\.?\s?m\b|o'clock|o’clock|点|uhr)", re.IGNORECASE)
-_WORDS = """
-    zero one two three four five six seven eight nine ten eleven twelve
-    null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf
-    zéro un deux trois quatre cinq six sept huit neuf dix onze douze
-    cero un dos tres cuatro cinco seis siete ocho nueve diez once doce
-    zero un due tre quattro cinque sei sette otto nove dieci undici dodici
-    zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth
-    nullt erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft
-"""
-_SPELLED: dict[str, list[str]] = {}
-for _line in _WORDS.split("\n"):
-    for _value, _word in enumerate(_line.split()):
-        _SPELLED.setdefault(str(_value), []).append(_word)
+_HALF = re.compile(r"\bhal[bf]|半|\bdemi|\bmedi[ao]|\bmezz[ao]", re.IGNORECASE)
+_QUARTER = re.compile(r"viertel|\bquarter|刻|\bquart|\bcuarto", re.IGNORECASE)
+_FRACTIONS = {"30": _HALF, "15": _QUARTER, "45": _QUARTER}
+"""Minutes that are often written as parts of an hour."""
 
 
 def missing_numbers(source: str, translation: str) -> list[str]:
@@ -50,24 +40,39 @@ def missing_numbers(source: str, translation: str) -> list[str]:
     matches = list(_NUMBER.finditer(source))
     if not matches:
         return []
-    translation = _to_ascii_digits(translation)
-    found = {_digits(match[0]) for match in _NUMBER.finditer(translation)}
-    found |= {value for match in _CHINESE.finditer(translation) for value in _chinese_values(match[0])}
-    scaled = any(_MULTIPLIER.match(translation, match.end()) for match in _NUMBER.finditer(translation))
-    mantissas = {value.rstrip("0") for value in found}
-    missing: list[str] = []
-    for match in matches:
+    target = _Target(_to_ascii_digits(translation))
+    missing = (match[0] for match in matches if not target.contains(match, source))
+    return list(dict.fromkeys(missing))
+
+
+class _Target:
+    """The numbers of a translation."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        written = [match[0] for one in (text, _GROUP_SPACE.sub("", text)) for match in _NUMBER.finditer(one)]
+        self.digits = {_digits(number) for number in written}
+        self.digits |= {_digits(part) for number in written for part in re.findall(r"\d+", number)}
+        self.digits |= {value for match in _CHINESE.finditer(text) for value in _chinese_values(match[0])}
+        self.is_scaled = any(_MULTIPLIER.match(text, match.end()) for match in _NUMBER.finditer(text))
+
+    def contains(self, match: re.Match[str], source: str) -> bool:
+        """Return whether a number of the source occurs, in digits, in words or as a part of an hour."""
         digits = _digits(match[0])
-        is_scaled = scaled or _MULTIPLIER.match(source, match.end()) is not None
-        known = (
-            digits in found
-            or (is_scaled and digits.rstrip("0") in mantissas)
-            or _is_spelled(digits, translation)
-            or (_AFTERNOON.match(source, match.end()) is not None and _other_clock(digits) in found)
-        )
-        if not known and match[0] not in missing:
-            missing.append(match[0])
-    return missing
+        if digits in self.digits or self._is_spelled(digits):
+            return True
+        if self.is_scaled or _MULTIPLIER.match(source, match.end()):
+            return digits.rstrip("0") in {value.rstrip("0") for value in self.digits}
+        is_minute = source[: match.start()].endswith(":")
+        if (is_minute and digits == "0") or (digits in _FRACTIONS and _FRACTIONS[digits].search(self.text)):
+            return True
+        if source.startswith(":30", match.end()) and _HALF.search(self.text):  # 2:30 is "halb drei" in German
+            return True
+        return _AFTERNOON.match(source, match.end()) is not None and _other_clock(digits) in self.digits
+
+    def _is_spelled(self, digits: str) -> bool:
+        words = spellings(int(digits)) if len(digits) <= 6 else ()
+        return any(re.search(rf"\b{re.escape(word)}", self.text, re.IGNORECASE) for word in words)
 
 
 def _to_ascii_digits(text: str) -> str:
@@ -81,7 +86,7 @@ def _to_ascii_digits(text: str) -> str:
 
 
 def _digits(number: str) -> str:
-    return re.sub(r"\D", "", number).lstrip("0") or "0"
+    return re.sub(r"\D", "", re.sub(r"[.,]00$", "", number)).lstrip("0") or "0"
 
 
 def _other_clock(digits: str) -> str:
@@ -89,15 +94,13 @@ def _other_clock(digits: str) -> str:
     return str((int(digits) + 12) % 24) if len(digits) <= 2 else ""
 
 
-def _is_spelled(digits: str, text: str) -> bool:
-    words = _SPELLED.get(digits)
-    return words is not None and re.search(rf"\b(?:{'|'.join(words)})", text, re.IGNORECASE) is not None
-
-
 def _chinese_values(numeral: str) -> Iterator[str]:
     """Yield the digits that a Chinese numeral may stand for: digit by digit, and as a value such as 三百二十."""
     if all(character in _CHINESE_DIGITS for character in numeral):
-        yield "".join(_CHINESE_DIGITS[character] for character in numeral).lstrip("0") or "0"
+        digits = "".join(_CHINESE_DIGITS[character] for character in numeral)
+        yield digits.lstrip("0") or "0"
+        if len(digits) == 2:  # 两三年, two or three years
+            yield from digits
         return
     total = section = digit = 0
     for character in numeral[:40]:

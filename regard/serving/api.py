@@ -42,9 +42,7 @@ async def translate(request: Request, body: schemas.ApiTranslateRequest, service
     """Translate texts, with n-best lists, scores and alignments of each sentence."""
     _check_translation(service, request, body)
     model = _select_model(service, body)
-    documents = await service.translate(
-        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
-    )
+    documents = await service.translate(request, model, body.text_list, body.n_best, **_options(body))
     return _json_response(model.name, "texts", map(_text_json, documents))
 
 
@@ -107,6 +105,11 @@ def _check_translation(service: Service, request: Request, body: schemas.ApiTran
     request.state.log_fields.update({field: service.loggable(name) for field, name in names.items()})
 
 
+def _options(body: schemas.ApiTranslateRequest) -> dict[str, Any]:
+    """Return the options of `Service.parse`."""
+    return {"split": body.split, "alignments": body.alignments, "confidence": body.confidence}
+
+
 def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> ServedModel:
     """Return the model that a request names, or one for its languages."""
     if body.model is not None or (body.source is None and body.target is None):
@@ -124,9 +127,7 @@ async def _sentence_events(service: Service, request: Request, body: schemas.Api
     _check_translation(service, request, body)
     model = _select_model(service, body)
     assert model.job_builder is not None
-    documents, jobs = await service.parse(
-        request, model, body.text_list, body.n_best, split=body.split, alignments=body.alignments
-    )
+    documents, jobs = await service.parse(request, model, body.text_list, body.n_best, **_options(body))
     sentences = (
         (text_index, sentence_index, sentence)
         for text_index, document in enumerate(documents)

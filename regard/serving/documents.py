@@ -13,7 +13,7 @@ from regard.data.documents.html import join_parts, parse_blocks
 from regard.data.documents.marked_text import AlignedSpan, MarkedText, align_tokens
 from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
 from regard.serving.config import Limits
-from regard.serving.messages import Alignments, Job, ModelInfo, Translation
+from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Translation
 
 Format = Literal["text", "html"]
 
@@ -57,6 +57,16 @@ class TranslatedDocument:
         versions = [self.document.render(translations) for translations in by_rank(self.n_best_lists)[:count]]
         return list(dict.fromkeys(versions)) or [self.document.render([])]
 
+    @property
+    def quality(self) -> Quality:
+        """The lowest confidence of the best translations, and the flags of all of them."""
+        found = [n_best[0].quality for n_best in self.n_best_lists if n_best]
+        qualities = [quality for quality in found if quality is not None]
+        flags = {name: detail for quality in reversed(qualities) for name, detail in quality.flags.items()}
+        known = [quality.confidence for quality in qualities if quality.confidence is not None]
+        is_known = len(known) == len(self.n_best_lists)
+        return Quality(min(known, default=1.0) if is_known else None, [], flags)
+
 
 class JobBuilder:
     """Converts texts to documents and jobs for one model, according to its tokenizer and maximum length."""
@@ -76,11 +86,17 @@ class JobBuilder:
         split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: "Document", n_best: int = 1) -> list[Job]:
-        """Return the jobs that translate the sentences of a document."""
+    def translation_jobs(self, document: "Document", n_best: int = 1, confidence: bool = False) -> list[Job]:
+        """Return the jobs that translate the sentences of a document, with confidences and flags if requested."""
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
+        quality: Options = (("confidence", True),) if confidence else ()
         return [
-            Job("translate", text, (("n_best", n_best), ("alignments", aligned and kind)), self.count_tokens(text) + 1)
+            Job(
+                "translate",
+                text,
+                (("n_best", n_best), ("alignments", aligned and kind), *quality),
+                self.count_tokens(text) + 1,
+            )
             for text, aligned, _ in document.sentences
         ]
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from regard.data.text.languages import language_name
 from regard.serving import schemas
 from regard.serving.errors import bad_request, unavailable
+from regard.serving.messages import Quality
 from regard.serving.parsing import read_fields
 from regard.serving.service import Service, ServiceDependency
 
@@ -38,13 +39,16 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
     fields.target = target
-    versions, warnings = await _translate(request, service, texts, sources, fields)
+    versions, qualities, warnings = await _translate(request, service, texts, sources, fields)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
+    confidences, flags = [quality.confidence for quality in qualities], [quality.flags for quality in qualities]
     response = schemas.TranslateResponse(
         translatedText=best if is_list else best[0],
         detectedLanguage=detected if is_list or detected is None else detected[0],
         alternatives=others if is_list or others is None else others[0],
+        confidence=(confidences if is_list else confidences[0]) if fields.confidence else None,
+        flags=(flags if is_list else flags[0]) if fields.confidence else None,
         warnings=warnings or None,
     )
     # Serialised here, because FastAPI would validate the response a second time.
@@ -121,12 +125,13 @@ def _detect_sources(service: Service, texts: list[str], target: str) -> list[sch
 
 async def _translate(
     request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
-) -> tuple[list[list[str]], list[str]]:
-    """Return the translation and alternatives of each text, and warnings about long sentences.
+) -> tuple[list[list[str]], list[Quality], list[str]]:
+    """Return the translation and alternatives of each text, their qualities, and warnings about long sentences.
 
     Texts in the target language are returned unchanged.
     """
     versions: list[list[str]] = [[text] for text in texts]
+    qualities = [Quality(1.0, [], {})] * len(texts)
     warnings: dict[int, list[str]] = {}
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
@@ -134,12 +139,20 @@ async def _translate(
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]
-        documents = await service.translate(request, model, [texts[i] for i in indices], n_best, format=fields.format)
+        documents = await service.translate(
+            request,
+            model,
+            [texts[i] for i in indices],
+            n_best,
+            format=fields.format,
+            confidence=fields.confidence,
+        )
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
+            qualities[i] = document.quality
             numbered = enumerate(document.warnings, 1)
             warnings[i] = [f"text {i + 1}, sentence {number}: {warning}" for number, warning in numbered if warning]
-    return versions, [warning for _, of_text in sorted(warnings.items()) for warning in of_text]
+    return versions, qualities, [warning for _, of_text in sorted(warnings.items()) for warning in of_text]

@@ -139,6 +139,26 @@ class Alignment:
 
 
 @dataclass(frozen=True)
+class Quality:
+    """Confidence and flags of a translation.
+
+    Attributes:
+        confidence: calibrated probability that the translation agrees with a reference; None if not calibrated.
+        tokens: start and end in the text, and confidence, of each token; empty if not calibrated.
+        flags: suspected faults by name, each with a detail.
+    """
+
+    confidence: float | None
+    tokens: list[tuple[int, int, float]]
+    flags: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields of an `ApiTranslation`."""
+        tokens = [{"start": start, "end": end, "confidence": confidence} for start, end, confidence in self.tokens]
+        return {"confidence": self.confidence, "flags": self.flags, "tokens": tokens}
+
+
+@dataclass(frozen=True)
 class Translation:
     """One translation of a sentence. If the alignment is only needed for a response, it is encoded as JSON."""
 
@@ -146,10 +166,12 @@ class Translation:
     score: float
     alignment: Alignment | None = None
     alignment_json: str | None = None
+    quality: Quality | None = None
 
     def to_json(self) -> str:
         """Return an `ApiTranslation`."""
-        fields = json.dumps({"text": self.text, "score": self.score}, ensure_ascii=False)
+        quality = {} if self.quality is None else self.quality.as_dict()
+        fields = json.dumps({"text": self.text, "score": self.score} | quality, ensure_ascii=False)
         if self.alignment_json is None:
             return fields
         return f'{fields[:-1]}, "alignment": {self.alignment_json}}}'

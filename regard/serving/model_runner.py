@@ -28,7 +28,7 @@ from regard.pipelines.translator import is_exported
 from regard.runtime import choose_device
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Translation
 from regard.serving.training_log import has_log, has_model
-from regard.serving.views import image_attention, images, overview, text
+from regard.serving.views import explanations, image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -40,6 +40,8 @@ TEXT_VIEWS = {
     "beam": text.view_beam,
     "change": text.view_change,
     "overview": overview.view_overview,
+    "why": explanations.view_why,
+    "lens": explanations.view_lens,
 }
 IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
     "image_attention": image_attention.view_image_attention,
@@ -48,7 +50,7 @@ IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
     "image_change": image_attention.view_image_change,
 }
 """Views of classifiers whose attention the page can show."""
-TEXT_SECTIONS = ("overview", "translate", "attention", "arithmetic", "beam", "change", "positions")
+TEXT_SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions")
 DIGITS = 6
 
 
@@ -136,11 +138,18 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False
+        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, confidence: bool = False
     ) -> list[list[Translation]]:
-        """Return the n best translations of each sentence, best first."""
+        """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
         settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(sentences, settings, alignments=bool(alignments), split=False)
+        n_best_lists = self.translator.hypotheses(
+            sentences,
+            settings,
+            alignments=bool(alignments),
+            split=False,
+            confidence=confidence and self.translator.quality.is_calibrated,
+            flags=confidence,
+        )
         return [
             [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
@@ -191,10 +200,11 @@ class TranslationRunner(ModelRunner):
                 source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
                 target_spans=vocabularies.target.char_spans(hypothesis.tokens),
             )
-        score = round(hypothesis.score, DIGITS)
+        score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
         if as_json and alignment is not None:
-            return Translation(hypothesis.text, score, alignment_json=json.dumps(vars(alignment), ensure_ascii=False))
-        return Translation(hypothesis.text, score, alignment)
+            encoded = json.dumps(vars(alignment), ensure_ascii=False)
+            return Translation(hypothesis.text, score, alignment_json=encoded, quality=quality)
+        return Translation(hypothesis.text, score, alignment, quality=quality)
 
 
 class TrainingRunner(ModelRunner):

@@ -33,7 +33,13 @@ PACKET_RESPONSE: dict[str, Any] = {
 }
 LEAST_PROBABILITY = 0.001
 """Probability of the language of a model below which a text is reported to be in another language."""
-SECTIONS = {"translation": "translate", "map": "attention", "image_overview": "overview", "training_map": "training"}
+SECTIONS = {
+    "translation": "translate",
+    "map": "attention",
+    "lens": "why",
+    "image_overview": "overview",
+    "training_map": "training",
+}
 """Section of the page of each operation, if it is not the operation's name."""
 
 inspect_router = APIRouter(prefix="/api/inspect", tags=["page"], responses=schemas.ERROR_RESPONSES)
@@ -129,6 +135,21 @@ async def training(
 async def training_map(request: Request, body: page_schemas.TrainingMapRequest, service: ServiceDependency) -> Response:
     """Return the attention map of one head at a checkpoint of the training."""
     return _packet(await _inspect_text(service, request, "training_map", body))
+
+
+@inspect_router.post("/lens")
+async def lens(
+    request: Request, body: page_schemas.LensRequest, service: ServiceDependency
+) -> page_schemas.LensResponse:
+    """Return the states of all layers, read as tokens, and the most probable next tokens at every position."""
+    return page_schemas.LensResponse(**await _inspect_text(service, request, "lens", body))
+
+
+@inspect_router.post("/why")
+async def why(request: Request, body: page_schemas.WhyRequest, service: ServiceDependency) -> page_schemas.WhyResponse:
+    """Return why a model chose a word of its translation: attribution, layers, heads, and another sentence."""
+    service.check_request(request, body.api_key, [body.against or ""])
+    return page_schemas.WhyResponse(**await _inspect_text(service, request, "why", body))
 
 
 @inspect_router.post("/positions", **PACKET_RESPONSE)

@@ -62,6 +62,20 @@ class ArithmeticRequest(AttentionRequest):
     query: Index
 
 
+class LensRequest(AttentionRequest):
+    """Request for the states of all layers, read as tokens."""
+
+    top: int = Field(5, ge=1, le=20, description="tokens at every position")
+
+
+class WhyRequest(AttentionRequest):
+    """Request for the explanation of a word of a translation."""
+
+    word: Text = Field(min_length=1, max_length=200, description="the word, its position counted from 1, or END")
+    contrast: Text | None = Field(None, max_length=200, description="why it is not this word")
+    against: Text | None = Field(None, description="another sentence with as many tokens, for activation patching")
+
+
 class SearchOptions(BaseModel):
     """Changed search settings; the others are those of the server."""
 
@@ -209,6 +223,68 @@ class BeamResponse(BaseModel):
     length: str | None = Field(description="how a non-autoregressive model determines the target length")
     tree: list[BeamNode]
     candidates: list[NATCandidate] = Field(description="best first")
+
+
+class WordScores(BaseModel):
+    """Words with their contributions to the score, and the effect of replacing each of them."""
+
+    labels: list[str]
+    scores: list[float]
+    occlusion: list[float]
+
+
+class AttributionView(BaseModel):
+    """Contributions of source and prefix to the score of a word; they sum to `score` − `baseline`."""
+
+    word: str
+    contrast: str | None
+    start: int = Field(description="index of the first token of the word")
+    source: WordScores
+    prefix: WordScores
+    score: float = Field(description="log-probability of the word, or its difference from that of the contrast")
+    baseline: float = Field(description="the same without the words of source and prefix")
+    error: float = Field(description="completeness error relative to the change of the score")
+    points: int = Field(description="number of gradients")
+
+
+class LayerReadoutView(BaseModel):
+    """The most probable tokens at every position after every layer; the first layer is the embedding."""
+
+    labels: list[str]
+    tokens: list[list[list[str]]] = Field(description="[layer][position][rank]")
+    probabilities: list[list[list[float]]]
+    chosen: list[list[float]] = Field(description="probability of the token of the label")
+    ranks: list[list[int]] = Field(description="rank of this token, from 1")
+
+
+class LensResponse(BaseModel):
+    """States of both stacks; those of the encoder only if source and target share a vocabulary."""
+
+    decoder: LayerReadoutView
+    encoder: LayerReadoutView | None
+
+
+class PatchingView(BaseModel):
+    """Share of the difference between two sentences that each state restores, [layer][position]."""
+
+    word: str
+    contrast: str
+    source: list[str]
+    other_source: list[str]
+    prefix: list[str]
+    score: float
+    other_score: float
+    encoder: list[list[float]]
+    decoder: list[list[float]]
+
+
+class WhyResponse(BaseModel):
+    """Why a model chose a word of its translation."""
+
+    attribution: AttributionView
+    lens: LayerReadoutView
+    heads: list[tuple[str, int, float]] = Field(description="attention, head, decrease of the score without it")
+    patching: PatchingView | None
 
 
 class ChangeResponse(BaseModel):

@@ -64,6 +64,7 @@ class TranslateRequest(BaseRequest):
     target: Name = Field(examples=["zh"])
     format: Literal["text", "html"] = Field("text", description="html keeps tags")
     alternatives: int = Field(0, ge=0, le=1000, description="number of alternative translations per text")
+    confidence: bool = Field(False, description="return confidence and flags; not part of LibreTranslate's API")
 
 
 class DetectRequest(BaseRequest):
@@ -85,6 +86,10 @@ class TranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815  LibreTranslate's name
     detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
+    confidence: float | list[float | None] | None = Field(
+        None, description="if requested: calibrated probability; the lowest of the sentences of a text"
+    )
+    flags: dict[str, str] | list[dict[str, str]] | None = Field(None, description="if requested: suspected faults")
     warnings: list[str] | None = Field(None, description="sentences that are longer than those of the training data")
 
 
@@ -149,13 +154,25 @@ class ApiTranslateRequest(TextsRequest):
     n_best: int = Field(1, ge=1, le=1000, description="number of translations per sentence")
     alignments: bool = Field(False, description="return cross-attention weights between target and source tokens")
     split: bool = Field(True, description="split texts into sentences")
+    confidence: bool = Field(False, description="return confidences of translations and tokens, and flags")
+
+
+class ApiToken(BaseModel):
+    """A token of a translation: its range of characters, and its calibrated probability."""
+
+    start: int
+    end: int
+    confidence: float
 
 
 class ApiTranslation(BaseModel):
-    """A translation of a sentence, with its alignment if it was requested."""
+    """A translation of a sentence, with its alignment, confidences and flags if they were requested."""
 
     text: str
     score: float
+    confidence: float | None = Field(None, description="calibrated probability; null if the model is not calibrated")
+    flags: dict[str, str] | None = Field(None, description="suspected faults by name, each with a detail")
+    tokens: list[ApiToken] | None = None
     alignment: Alignment | None = None
 
 

@@ -120,6 +120,7 @@ class Service:
         format: Format = "text",
         split: bool = True,
         alignments: bool = False,
+        confidence: bool = False,
     ) -> tuple[list[Document], list[Job]]:
         """Split texts into sentences; return a document for each text, and a job for each sentence."""
         builder = model.job_builder
@@ -138,7 +139,8 @@ class Service:
         if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
             log_fields = request.state.log_fields
             log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
-        return documents, [job for document in documents for job in builder.translation_jobs(document, n_best)]
+        jobs = (builder.translation_jobs(document, n_best, confidence) for document in documents)
+        return documents, [job for of_document in jobs for job in of_document]
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str], n_best: int, **options: Any

@@ -51,6 +51,16 @@ def test_repetitions_of_the_source_and_short_ones_are_accepted(source: str, tran
         ("２５ 人", "25 people", []),
         ("page 20", "Seite 200", ["20"]),
         ("no numbers", "keine 5", []),
+        ("in 25 days", "in fünfundzwanzig Tagen", []),
+        ("120 people", "hundertzwanzig Leute", []),
+        ("since 1970", "seit Neunzehnhundertsiebzig", []),
+        ("wegen 2345 Euro", "two thousand three hundred forty-five euros", []),
+        ("103,000 km", "103 000 km", []),
+        ("at 2:30", "um halb drei", []),
+        ("at 7:00", "早上七点", []),
+        ("$3.00", "3美元", []),
+        ("2 or 3 years", "两三年", []),
+        ("25 days", "fünf Tage", ["25"]),
     ],
 )
 def test_missing_numbers(source: str, translation: str, missing: list[str]) -> None:

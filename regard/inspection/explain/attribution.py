@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.inspection.explain.integration import integrate_gradients
+from regard.inspection.explain.integration import MAX_POINTS, integrate_gradients, rows_per_pass
 from regard.inspection.explain.scoring import Baseline, WordScore, evaluation_mode
 from regard.inspection.explain.words import (
     TargetWord,
@@ -24,7 +24,7 @@ from regard.inspection.explain.words import (
 )
 
 Floats = npt.NDArray[np.floating]
-ROWS_PER_PASS = 32
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,20 @@ class Attribution:
         """The question that is answered."""
         return f"why {self.word}" if self.contrast is None else f"why {self.word}, not {self.contrast}"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the attribution for the pages."""
+        return {
+            "word": self.word,
+            "contrast": self.contrast,
+            "start": self.start,
+            "source": _words(self.source, self.source_scores, self.source_occlusion),
+            "prefix": _words(self.prefix, self.prefix_scores, self.prefix_occlusion),
+            "score": round(self.score, DIGITS),
+            "baseline": round(self.baseline, DIGITS),
+            "error": round(self.completeness_error, DIGITS),
+            "points": self.points,
+        }
+
     def __str__(self) -> str:
         """Return a table: every word with its score, a bar, and its occlusion."""
         name = f"log p({self.word})" + ("" if self.contrast is None else f" − log p({self.contrast})")
@@ -99,6 +113,7 @@ def attribute_word(
     occlusion: bool = True,
     baseline: Baseline = "pad",
     tolerance: float = 0.005,
+    max_points: int = MAX_POINTS,
 ) -> Attribution:
     """Attribute a word of a translation to source and prefix by integrated gradients over their embeddings.
 
@@ -120,6 +135,7 @@ def attribute_word(
         baseline: What replaces the vector of a word: that of the padding token ("pad"), the "mean" of all vectors, or
             "zero". On the built-in corpus, "pad" finds the aligned word most often (benchmarks/attribution.py).
         tolerance: Largest error of the integral relative to the change of the score.
+        max_points: Largest number of gradients; with fewer than the tolerance needs, the error is larger.
 
     Raises:
         UserError: The word does not occur in the translation, or the model cannot be explained.
@@ -132,7 +148,7 @@ def attribute_word(
     groups = [*source.tokens, *([len(chosen.source) + index for index in group] for group in prefix.tokens)]
     with evaluation_mode(model):
         x, neutral = score.embed(), score.baseline(baseline)
-        path = integrate_gradients(score, x, neutral, tolerance)
+        path = integrate_gradients(score, x, neutral, tolerance, max_points)
         occluded = _occlude(score, x, neutral, groups, path.value) if occlusion else np.zeros(0)
     by_token = path.attributions.sum(1)
     scores = np.array([float(by_token[group].sum()) for group in groups])
@@ -154,6 +170,10 @@ def attribute_word(
     )
 
 
+def _words(labels: list[str], scores: Floats, occlusion: Floats) -> dict[str, Any]:
+    return {"labels": labels, "scores": scores.round(DIGITS).tolist(), "occlusion": occlusion.round(DIGITS).tolist()}
+
+
 def _word_groups(translator: Any, word: TargetWord) -> tuple[WordGroups, WordGroups]:
     """Return the words of the source and of the prefix, without BOS and END, which the baseline keeps."""
     source = group_words(translator.vocabularies.source, word.source[:-1])
@@ -170,7 +190,7 @@ def _occlude(score: WordScore, x: Tensor, baseline: Tensor, groups: list[list[in
         rows.append(row)
     if not rows:
         return np.zeros(0)
-    batches = [torch.stack(rows[i : i + ROWS_PER_PASS]) for i in range(0, len(rows), ROWS_PER_PASS)]
+    batches = torch.split(torch.stack(rows), rows_per_pass(len(x)))
     with torch.enable_grad():  # see `integration._values`
         values = [score(batch).detach().double().cpu().numpy() for batch in batches]
     decreases: Floats = value - np.concatenate(values)

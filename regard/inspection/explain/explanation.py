@@ -6,11 +6,13 @@ from typing import Any
 from regard.errors import UserError
 from regard.inspection.explain.attribution import Attribution, attribute_word
 from regard.inspection.explain.heads import HeadEffect, rank_heads_of_word
+from regard.inspection.explain.integration import MAX_POINTS
 from regard.inspection.explain.lens import LayerReadout, read_layers
 from regard.inspection.explain.patching import PatchingMap, patch_activations
 from regard.inspection.explain.words import Tokens, check_explainable, translate_tokens
 
 ALL_WORDS = "all"
+DIGITS = 4
 HEADS_LISTED = 5
 
 
@@ -29,6 +31,15 @@ class Explanation:
     layers: LayerReadout
     heads: list[HeadEffect]
     patching: PatchingMap | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation for the pages."""
+        return {
+            "attribution": self.attribution.to_json(),
+            "lens": self.layers.to_json(),
+            "heads": [[name, head, round(effect, DIGITS)] for name, head, effect in self.heads],
+            "patching": None if self.patching is None else self.patching.to_json(),
+        }
 
     def __str__(self) -> str:
         """Return the explanation as text for a terminal."""
@@ -56,6 +67,7 @@ def explain(
     against: str | None = None,
     target: Tokens | None = None,
     settings: Any = None,
+    max_points: int = MAX_POINTS,
 ) -> Explanation:
     """Explain a word of a translation: why this word, and with `contrast`, why not that one.
 
@@ -72,13 +84,14 @@ def explain(
         against: Another sentence with as many tokens, whose states are compared by activation patching.
         target: Token ids of the translation, without END. Defaults to the best translation of the model.
         settings: Search settings of this translation.
+        max_points: Largest number of gradients of the attribution.
 
     Raises:
         UserError: The word does not occur in the translation, or the model cannot be explained.
     """
     check_explainable(translator)
     target = translate_tokens(translator, sentence, settings) if target is None else target
-    attribution = attribute_word(translator, sentence, word, contrast, target)
+    attribution = attribute_word(translator, sentence, word, contrast, target, max_points=max_points)
     patching = None if against is None else patch_activations(translator, sentence, against, word, contrast, target)
     return Explanation(
         attribution=attribution,

@@ -16,7 +16,7 @@ ScoreFunction = Callable[[Tensor], Tensor]
 NODES, WEIGHTS = (array.tolist() for array in np.polynomial.legendre.leggauss(4))
 FIRST_SEGMENTS = 4
 MAX_POINTS = 4096
-POINTS_PER_PASS = 32
+TOKENS_PER_PASS = 2048
 SMALLEST_CHANGE = 1e-3
 """Changes of the score below this are treated as this change, because their share of an error is not meaningful."""
 
@@ -112,14 +112,14 @@ def _values(score: ScoreFunction, x: Tensor, baseline: Tensor, at: list[float]) 
     uses these for inference only.
     """
     with torch.enable_grad():
-        parts = [score(_interpolate(x, baseline, part)).detach() for part in _parts(at)]
+        parts = [score(_interpolate(x, baseline, part)).detach() for part in _parts(at, len(x))]
     return torch.cat(parts).double().tolist()
 
 
 def _gradients(score: ScoreFunction, x: Tensor, baseline: Tensor, at: list[float]) -> Tensor:
     """Return the gradient of the score at points of the path, (P, N, W)."""
     parts = []
-    for part in _parts(at):
+    for part in _parts(at, len(x)):
         with torch.enable_grad():
             point = _interpolate(x, baseline, part).requires_grad_()
             parts.append(torch.autograd.grad(score(point).sum(), point)[0].double())
@@ -130,5 +130,11 @@ def _interpolate(x: Tensor, baseline: Tensor, at: list[float]) -> Tensor:
     return baseline + torch.tensor(at, dtype=x.dtype, device=x.device)[:, None, None] * (x - baseline)
 
 
-def _parts(at: list[float]) -> list[list[float]]:
-    return [at[i : i + POINTS_PER_PASS] for i in range(0, len(at), POINTS_PER_PASS)]
+def _parts(at: list[float], tokens: int) -> list[list[float]]:
+    rows = rows_per_pass(tokens)
+    return [at[i : i + rows] for i in range(0, len(at), rows)]
+
+
+def rows_per_pass(tokens: int) -> int:
+    """Return the number of inputs of this length that are computed at once."""
+    return max(1, TOKENS_PER_PASS // max(1, tokens))

@@ -20,6 +20,7 @@ from regard.inspection.scene import readable_labels
 from regard.inspection.translation import check_not_blank, check_target
 from regard.models.transformer import Transformer
 
+DIGITS = 4
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
@@ -45,6 +46,16 @@ class LayerReadout:
     def next_tokens(self, position: int) -> list[tuple[str, float]]:
         """Return the most probable tokens of the model at a position, with their probabilities."""
         return list(zip(self.tokens[-1][position], self.probabilities[-1, position].tolist(), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the readout for the pages."""
+        return {
+            "labels": self.labels,
+            "tokens": self.tokens,
+            "probabilities": self.probabilities.round(DIGITS).tolist(),
+            "chosen": self.chosen.round(DIGITS).tolist(),
+            "ranks": self.ranks.tolist(),
+        }
 
 
 @dataclass(frozen=True)

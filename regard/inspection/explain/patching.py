@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
+from regard.inspection.explain.integration import rows_per_pass
 from regard.inspection.explain.lens import label_tokens, record_states
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
 from regard.inspection.explain.words import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
@@ -22,6 +23,9 @@ from regard.inspection.translation import check_not_blank
 from regard.models.transformer import Transformer
 
 Floats = npt.NDArray[np.floating]
+DIGITS = 4
+MAX_TOKENS = 128
+"""Tokens of a sentence; every state of every layer is copied in a pass of its own."""
 SMALLEST_DIFFERENCE = 0.1
 """Difference of the two scores, in nats, below which there is nothing to restore."""
 
@@ -51,6 +55,13 @@ class PatchingMap:
     other_score: float
     encoder: Floats
     decoder: Floats
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both maps for the pages."""
+        maps = {"encoder": self.encoder.round(DIGITS).tolist(), "decoder": self.decoder.round(DIGITS).tolist()}
+        scores = {"score": round(self.score, DIGITS), "other_score": round(self.other_score, DIGITS)}
+        names = ("word", "contrast", "source", "other_source", "prefix")
+        return {name: getattr(self, name) for name in names} | scores | maps
 
     def __str__(self) -> str:
         """Return both maps as tables of percentages."""
@@ -135,6 +146,8 @@ def _replace_source(translator: Any, word: TargetWord, other: str) -> TargetWord
             f"{word.sentence!r} has {len(word.source) - 1} tokens and {other!r} has {len(source) - 1}; states are "
             f"copied position by position, so give a sentence with as many tokens"
         )
+    if len(source) > MAX_TOKENS:
+        raise UserError(f"activation patching is for at most {MAX_TOKENS} tokens, and the sentence has {len(source)}")
     if source == word.source:
         raise UserError("both sentences are the same; give one that differs in a word")
     return TargetWord(other, source, word.prefix, word.pieces, word.label, word.start, word.target)
@@ -154,24 +167,30 @@ def _patch(
     modules: Iterable[nn.Module], states: Sequence[Tensor], score: WordScore, x: Tensor, positions: int
 ) -> Iterator[Floats]:
     """Yield, for each module, the score with its output replaced at each of the first positions."""
+    rows = rows_per_pass(len(x))
     for module, state in zip(modules, states, strict=True):
-        with _replace_one_position_per_row(module, state):
-            yield _values(score, x.expand(positions, -1, -1))
+        values = []
+        for first in range(0, positions, rows):
+            batch = x.expand(min(rows, positions - first), -1, -1)
+            with _replace_one_position_per_row(module, state, first):
+                values.append(_values(score, batch))
+        yield np.concatenate(values)
 
 
 def _values(score: WordScore, x_BNW: Tensor) -> Floats:
-    values: Floats = score(x_BNW).double().cpu().numpy()
+    parts = [score(part) for part in torch.split(x_BNW, rows_per_pass(x_BNW.shape[1]))]
+    values: Floats = torch.cat(parts).double().cpu().numpy()
     return values
 
 
 @contextmanager
-def _replace_one_position_per_row(module: nn.Module, state: Tensor) -> Iterator[None]:
-    """Replaces, within the block, position i of the module's output by that of `state`, (1, N, W), in row i."""
+def _replace_one_position_per_row(module: nn.Module, state: Tensor, first: int) -> Iterator[None]:
+    """Replaces, within the block, position first + i of the output by that of `state`, (1, N, W), in row i."""
 
     def replace(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
         patched = output.clone()
         rows = torch.arange(len(output), device=output.device)
-        patched[rows, rows] = state[0, rows]
+        patched[rows, first + rows] = state[0, first + rows]
         return patched
 
     handle = module.register_forward_hook(replace)

@@ -1,6 +1,8 @@
 // The page of one sentence: its translation, an overview of all heads, and the selected head in detail.
 
 import { makeScale } from "./colours.js";
+import { createAttribution, createHeads, createLens, createNextTokens, createPatching } from "./explanation.js";
+import { explanationStringsFor } from "./explanation_strings.js";
 import { HeadGrid } from "./grid.js";
 import { Lines } from "./lines.js";
 import { unpackHeads } from "./maps.js";
@@ -55,6 +57,39 @@ function build() {
   table = new WeightsTable(strings);
   element("table").replaceChildren(table.element);
   pointAtTranslation(null);
+  showExplanations();
+}
+
+/** Shows the explanations of words, if the scene has any. */
+function showExplanations() {
+  const { explanations } = scene;
+  element("why").hidden = !explanations.length;
+  if (!explanations.length) return;
+  const texts = { ...strings, ...explanationStringsFor(state.language) };
+  const titled = (title, hint, ...content) => {
+    const block = document.createElement("details");
+    const summary = document.createElement("summary");
+    const note = document.createElement("p");
+    note.className = "hint";
+    summary.textContent = title;
+    note.textContent = hint;
+    block.append(summary, note, ...content);
+    return block;
+  };
+  const heading = document.createElement("h2");
+  heading.textContent = texts.whyTitle;
+  const blocks = explanations.map(({ attribution, lens, heads, patching }) => {
+    const block = document.createElement("div");
+    block.className = "explanation";
+    block.append(
+      ...createAttribution(attribution, texts),
+      titled(texts.nextTitle, texts.nextHint, createNextTokens(lens, attribution.start)),
+      titled(texts.lensTitle, texts.lensHint, createLens(lens, texts, attribution.start)),
+      titled(texts.headsRanked, texts.headsRankedHint, createHeads(heads, texts)));
+    if (patching) block.append(titled(texts.patchingTitle, texts.patchingHint, ...createPatching(patching, texts)));
+    return block;
+  });
+  element("why").replaceChildren(heading, ...blocks);
 }
 
 async function select(view, head) {
@@ -114,6 +149,7 @@ function listen() {
     grid.refresh(load, scaleOf);
     redraw();
     pointAtTranslation(null);
+    showExplanations();
   });
   element("language").addEventListener("click", () => {
     state.language = switchLanguage(state.language);

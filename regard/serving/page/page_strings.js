@@ -2,13 +2,15 @@
 
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
+import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as tour } from "./tour_strings.js";
 import { STRINGS as training } from "./training_strings.js";
 import { STRINGS as view } from "./view_strings.js";
+import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [overview, prose, tour, training, view];
+const SECTION_STRINGS = [overview, prose, quality, tour, training, view, why];
 
 const STRINGS = {
   en: {
@@ -16,6 +18,7 @@ const STRINGS = {
       overview: "Overview",
       translate: "Translate",
       attention: "Attention",
+      why: "Why",
       arithmetic: "Arithmetic",
       beam: "Beam search",
       change: "What if",
@@ -213,6 +216,7 @@ const STRINGS = {
       overview: "总览",
       translate: "翻译",
       attention: "注意力",
+      why: "为什么",
       arithmetic: "逐步计算",
       beam: "束搜索",
       change: "假设分析",

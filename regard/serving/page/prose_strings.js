@@ -11,6 +11,9 @@ export const STRINGS = {
         + "differ because each has projections of its own; some look at the next or previous token, some at one kind of word. "
         + (kind === "nat" ? "This decoder has no mask: every position may read every other one."
           : "The decoder's self-attention is a triangle, because a position must not read the tokens that it has yet to predict."),
+      why: () => "Attention says what a position reads, not what decided the word. Here the score of one word is followed from a "
+        + "sentence of padding tokens to the real one, and every word that the model has read receives its share of the change. "
+        + "With another word beside it, the question becomes why this one and not that one.",
       arithmetic: () => "One query of one head, computed with the model's own numbers. A query q states what its position looks "
         + "for, a key k what each token offers, a value v what the token hands over; everything else is products, sums and one softmax.",
       beam: ({ kind }) => (kind === "nat"
@@ -66,6 +69,8 @@ export const STRINGS = {
       attention: ({ kind }) => "每个方块是一个头：每一行是一个查询，权重之和为 1，深色的格子是它读取的键。各头有自己的投影矩阵，所以各不相同："
         + "有的看前一个或后一个词元，有的只看某一类词。"
         + (kind === "nat" ? "此解码器没有掩码，每个位置都可以读取其他所有位置。" : "解码器自注意力呈三角形，因为一个位置不能读取尚未预测出的词元。"),
+      why: () => "注意力说明一个位置读了什么，说明不了是什么决定了这个词。这里让一个词的得分从填充词元组成的句子走到真实的句子，把变化分给模型读过的每一个词。"
+        + "再给出另一个词，问题就成了：为什么是这个词，而不是那个词。",
       arithmetic: () => "用模型自己的数字，计算一个头的一个查询。查询 q 表示这个位置在找什么，键 k 表示每个词元能提供什么，值 v 是词元交出的内容；"
         + "其余只是乘法、加法和一次 softmax。",
       beam: ({ kind }) => (kind === "nat"

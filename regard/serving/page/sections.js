@@ -20,10 +20,12 @@ import { section as overview } from "./overview.js";
 import { section as positions } from "./positions.js";
 import { section as training } from "./training.js";
 import { section as translate } from "./translate.js";
+import { section as why } from "./why.js";
 
 export const SECTIONS = [
   overview, translate,
   withImages(attention, "image_attention", showImageAttention),
+  why,
   withImages(arithmetic, "image_arithmetic", showImageArithmetic),
   beam,
   withImages(change, "image_change", showImageChange),

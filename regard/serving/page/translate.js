@@ -5,6 +5,7 @@ import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { create } from "./dom.js";
+import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
@@ -27,10 +28,12 @@ async function show(container, page, signal) {
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
   const translation = create("p", { class: "translation", lang: model.target ?? "" });
-  card.append(translation, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
+  const quality = create("div");
+  card.append(translation, quality, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
 
   const select = (hypothesis) => {
-    translation.textContent = hypothesis.text;
+    showShaded(translation, hypothesis.text, hypothesis.quality, strings);
+    quality.replaceChildren(describeQuality(hypothesis.quality, strings));
     pair.replaceChildren();
     rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
     if (hypothesis.map) showAlignment(pair, readout, source, sourcePieces, hypothesis, strings);
@@ -56,11 +59,22 @@ async function show(container, page, signal) {
 
 /** Show the translation of all sentences of the text. */
 async function showWhole(container, { strings, model, text }, signal) {
-  const { texts } = await request("translate", { model: model.name, texts: text }, signal);
+  const { texts } = await request("translate", { model: model.name, texts: text, confidence: true }, signal);
   if (signal.aborted) return;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.wholeTranslation }),
-    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text })));
+    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text }),
+    describeQuality(lowestQuality(texts[0].sentences), strings)));
+}
+
+/** Return the lowest confidence of the sentences of a text, and the flags of all of them. */
+function lowestQuality(sentences) {
+  const best = sentences.map((sentence) => sentence.translations[0]);
+  const isKnown = best.every(({ confidence }) => confidence !== null);
+  return {
+    confidence: isKnown ? Math.min(1, ...best.map(({ confidence }) => confidence)) : null,
+    flags: Object.assign({}, ...best.map(({ flags }) => flags).reverse()),
+  };
 }
 
 /** Show source and target tokens; pointing at one shows its weights and probability. */

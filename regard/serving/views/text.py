@@ -30,6 +30,7 @@ from regard.inspection.translation import (
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator
+from regard.serving.messages import Quality
 from regard.serving.views.packet import Array, Arrays, pack
 
 DIGITS = 4
@@ -45,7 +46,14 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     """
     check_not_blank(request["text"])
     has_attention = translator.generator.has_attention
-    hypotheses = translator.hypotheses([request["text"]], settings, alignments=has_attention, split=False)[0]
+    hypotheses = translator.hypotheses(
+        [request["text"]],
+        settings,
+        alignments=has_attention,
+        split=False,
+        confidence=translator.quality.is_calibrated,
+        flags=True,
+    )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
     if has_attention:
@@ -55,9 +63,23 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
     content = {
         "source": source,
         "source_pieces": mark_pieces(hypotheses[0].source_subwords, source),
-        "hypotheses": [_hypothesis(one) for one in hypotheses],
+        "hypotheses": [_hypothesis(one) | {"quality": _quality(translator, one)} for one in hypotheses],
     }
     return pack(content, arrays)
+
+
+def quality_of(translator: Translator, hypothesis: Hypothesis) -> Quality | None:
+    """Return the confidence and flags of a hypothesis; None if they were not requested."""
+    if hypothesis.flags is None:
+        return None
+    tokens = hypothesis.tokens if hypothesis.token_confidences else []
+    spans = zip(translator.vocabularies.target.char_spans(tokens), hypothesis.token_confidences, strict=True)
+    return Quality(hypothesis.confidence, [(*span, confidence) for span, confidence in spans], hypothesis.flags)
+
+
+def _quality(translator: Translator, hypothesis: Hypothesis) -> dict[str, Any] | None:
+    quality = quality_of(translator, hypothesis)
+    return None if quality is None else quality.as_dict()
 
 
 def view_attention(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:

@@ -1,0 +1,132 @@
+// Explanations of a word of a translation: attribution, next tokens, layers read as tokens, heads, activation patching.
+//
+// Each function returns elements for data of `Explanation.to_json` and the strings of explanation_strings.js.
+
+import { colourOf, makeScale, textColourOn } from "./colours.js";
+import { isDark } from "./theme.js";
+
+const HEADS_SHOWN = 10;
+const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%`;
+const signedNumber = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+
+/** Creates an element with a class and a text or children. */
+function part(tag, className, ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
+}
+
+function colourCell(node, scale, share) {
+  node.style.backgroundColor = colourOf(scale, share);
+  node.style.color = textColourOn(scale, share);
+}
+
+/** The contributions of the words of source and prefix, with their sum. */
+export function createAttribution({ word, contrast, source, prefix, score, baseline, error }, strings) {
+  const name = strings.whyScore(word, contrast);
+  const sum = strings.whySum(name, score.toFixed(3), baseline.toFixed(3), percent(error));
+  const high = Math.max(1e-9, ...[...source.scores, ...prefix.scores].map(Math.abs));
+  return [
+    part("h3", "why-question", strings.whyQuestion(word, contrast)),
+    part("p", "hint", sum),
+    part("div", "why-sides",
+      createSide(strings.whySource, source, high, strings),
+      createSide(strings.whyPrefix, prefix, high, strings)),
+    part("p", "hint", strings.whyHint),
+  ];
+}
+
+function createSide(title, { labels, scores, occlusion }, high, strings) {
+  if (!labels.length) return part("div", "why-side", part("h3", "", title), part("p", "hint", strings.whyNothing));
+  const scale = makeScale(isDark(), true);
+  const sentence = part("p", "tokens why-tokens", ...labels.map((label, i) => {
+    const token = part("span", "token", label);
+    token.title = signedNumber(scores[i]);
+    colourCell(token, scale, (scores[i] / high + 1) / 2);
+    return token;
+  }));
+  const header = [strings.whyWord, strings.whyContribution, ...(occlusion.length ? [strings.whyOcclusion] : [])];
+  const rows = labels.map((label, i) => part("tr", "",
+    rowHeader(label),
+    part("td", "", createBar(scores[i], high), part("span", "number", signedNumber(scores[i]))),
+    ...(occlusion.length ? [part("td", "number", signedNumber(occlusion[i]))] : [])));
+  return part("div", "why-side", part("h3", "", title), sentence, createTable(header, rows));
+}
+
+function createBar(value, high) {
+  const fill = part("span", value < 0 ? "why-fill against" : "why-fill");
+  fill.style.width = `${(100 * Math.abs(value)) / high}%`;
+  return part("span", "why-bar", fill);
+}
+
+function rowHeader(label) {
+  const cell = part("th", "", label);
+  cell.scope = "row";
+  return cell;
+}
+
+function createTable(header, rows) {
+  const heads = header.map((label) => {
+    const cell = part("th", "", label);
+    cell.scope = "col";
+    return cell;
+  });
+  const head = part("thead", "", part("tr", "", ...heads));
+  return part("div", "why-scroll", part("table", "why-table", head, part("tbody", "", ...rows)));
+}
+
+/** The most probable tokens at a position of a lens. */
+export function createNextTokens({ tokens, probabilities }, position) {
+  const last = tokens.length - 1;
+  return part("ol", "next-tokens", ...tokens[last][position].map((token, rank) => {
+    const probability = probabilities[last][position][rank];
+    const bar = createBar(probability, 1);
+    return part("li", "", part("span", "next-token", token), bar, part("span", "number", percent(probability)));
+  }));
+}
+
+/** A table of the most probable token at every position (column) after every layer (row), the last layer on top. */
+export function createLens({ labels, tokens, probabilities, chosen, ranks }, strings, position = null) {
+  const scale = makeScale(isDark(), false);
+  const rows = tokens.map((layer, number) => part("tr", "", rowHeader(strings.layerNumber(number)),
+    ...layer.map((best, i) => {
+      const cell = part("td", i === position ? "lens-cell chosen-position" : "lens-cell", best[0]);
+      const probability = probabilities[number][i][0];
+      cell.title = strings.lensCell(best[0], percent(probability), percent(chosen[number][i]), ranks[number][i]);
+      colourCell(cell, scale, probability);
+      return cell;
+    })));
+  return createTable(["", ...labels], rows.reverse());
+}
+
+/** The heads with the largest effects in either direction. */
+export function createHeads(heads, strings) {
+  const shown = [...heads].sort((a, b) => Math.abs(b[2]) - Math.abs(a[2])).slice(0, HEADS_SHOWN);
+  shown.sort((a, b) => b[2] - a[2]);
+  const high = Math.max(1e-9, ...shown.map(([, , effect]) => Math.abs(effect)));
+  return createTable([strings.head, strings.whyContribution], shown.map(([name, head, effect]) => part("tr", "",
+    rowHeader(`${name} · ${head}`),
+    part("td", "", createBar(effect, high), part("span", "number", signedNumber(effect))))));
+}
+
+/** Both maps of activation patching, the last layer on top. */
+export function createPatching({ word, contrast, score, other_score: other, source, other_source: otherSource, prefix, encoder, decoder }, strings) {
+  const columns = source.map((label, i) => (label === otherSource[i] ? label : `${label} / ${otherSource[i]}`));
+  return [
+    part("p", "hint", strings.patchingScores(word, contrast, signedNumber(score), signedNumber(other))),
+    part("h3", "", strings.patchingEncoder), createShares(columns, encoder, strings),
+    part("h3", "", strings.patchingDecoder), createShares(prefix, decoder, strings),
+  ];
+}
+
+function createShares(labels, layers, strings) {
+  const scale = makeScale(isDark(), true);
+  const rows = layers.map((shares, layer) => part("tr", "", rowHeader(strings.layerNumber(layer)),
+    ...shares.map((share) => {
+      const cell = part("td", "lens-cell number", `${Math.round(100 * share)}%`);
+      colourCell(cell, scale, (Math.max(-1, Math.min(1, share)) + 1) / 2);
+      return cell;
+    })));
+  return createTable(["", ...labels], rows.reverse());
+}

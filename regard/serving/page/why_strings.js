@@ -1,0 +1,30 @@
+// Strings of the section "why".
+
+import { explanationStringsFor } from "./explanation_strings.js";
+
+export const STRINGS = {
+  en: {
+    ...explanationStringsFor("en"),
+    whyChoose: "Choose a word of the translation",
+    whyChooseHint: "Click a word. Attention shows where a model looks; this section asks what decided the word.",
+    whyNot: "Why not",
+    whyNotHint: "another word, such as 爱",
+    whyAgainst: "Another sentence",
+    whyAgainstHint: "with as many tokens, such as “I buy apples”",
+    whyAsk: "Explain",
+    whyNAT: "A non-autoregressive model predicts all words in parallel, so no word follows from a prefix. Select an autoregressive model.",
+    whyNoAgainst: "Enter another sentence above to see which states carry the difference between the two.",
+  },
+  zh: {
+    ...explanationStringsFor("zh"),
+    whyChoose: "选择译文里的一个词",
+    whyChooseHint: "点击一个词。注意力说明模型看了哪里，这一节问的是什么决定了这个词。",
+    whyNot: "为什么不是",
+    whyNotHint: "另一个词，例如：爱",
+    whyAgainst: "另一个句子",
+    whyAgainstHint: "词元数相同，例如：I buy apples",
+    whyAsk: "解释",
+    whyNAT: "非自回归模型并行预测所有的词，没有可以解释的前文。请选择自回归模型。",
+    whyNoAgainst: "在上方输入另一个句子，查看两句的差别由哪些状态携带。",
+  },
+};
