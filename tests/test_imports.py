@@ -38,7 +38,7 @@ UNRESTRICTED = {"serving", "cli"}
 EXCEPTIONS: dict[str, set[str]] = {
     "ops": {"regard.attention.masks"},  # kernels take masks and layouts
     "__init__": {"*"},  # public names, loaded lazily
-    "__main__": {"regard.cli"},
+    "__main__": {"regard.cli", "regard.runtime"},
 }
 WITHOUT_TORCH = {"errors", "config", "registry", "runtime", "cli", "__init__"}
 """Imported by every command, so torch is imported only inside their functions."""

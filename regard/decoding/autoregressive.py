@@ -3,7 +3,7 @@
 `search` decodes with step functions, in which rows are hypotheses: the K hypotheses of each sentence follow each other.
 
 On a GPU, `AutoregressiveGenerator.generate` replays captured CUDA graphs where `why_not_capture_search` gives no reason
-against it; the results are the same as those of `search`. On a CPU, `FusedDecoderBlock` replaces the decoder blocks.
+against it; the results are the same as those of `search`. On a CPU, fused blocks replace the decoder blocks.
 """
 
 import math
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.attention.kinds import Full
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
@@ -24,6 +25,7 @@ from regard.decoding.config import DEFAULT_BEAM, SAMPLING, DecodingSettings, Sea
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
+from regard.decoding.single_step import SingleStep
 from regard.decoding.stepper import S, Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.layers import DecoderBlock, DropPath, FeedForward
@@ -176,12 +178,18 @@ class AutoregressiveGenerator:
 
 @dataclass
 class TransformerState:
-    """The decoder state and, for the coverage penalty, the attention that each source token has received."""
+    """The decoder state and, for the coverage penalty, the attention that each source token has received.
+
+    With `single`, which decodes a single hypothesis on a CPU, the decoder state is not used.
+    """
 
     decoder: DecoderState
     attention: Tensor | None = None  # (rows, S)
+    single: SingleStep | None = None
 
     def select(self, rows: Tensor) -> "TransformerState":
+        if self.single is not None:
+            return TransformerState(self.decoder, single=self.single.copy())
         attention = None if self.attention is None else self.attention[rows]
         return TransformerState(self.decoder.select(rows), attention)
 
@@ -212,16 +220,21 @@ class TransformerStepper:
         refresh_prepacked(self.model)
         config = self.model.config
         tokens, layout = pad_batch([config.source_tokens(source) for source in sources], config.pad, self.device)
-        encoder_output = self.model.encode(tokens, layout)
-        state = TransformerState(self.model.start(encoder_output, layout, beam_width))
+        padding = layout if len(sources) > 1 or self.coverage else None  # a single sentence needs no mask
+        encoder_output = self.model.encode(tokens, padding)
+        state = TransformerState(self.model.start(encoder_output, padding, beam_width))
         if self.coverage:
             dtype = torch.promote_types(encoder_output.dtype, torch.float32)  # sums of small weights
             state.attention = encoder_output.new_zeros(len(tokens) * beam_width, layout.size, dtype=dtype)
         else:  # fused blocks do not call hooks, through which `step` accumulates attention
             state.decoder.blocks = fuse_cpu_blocks(list(self.model.decoder))
+            if len(sources) * beam_width == 1:
+                state.single = SingleStep.of(self.model, state.decoder)
         return state
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
+        if state.single is not None:
+            return state.single(tokens).float().log_softmax(-1)
         with self._accumulate_attention(state):
             logits = self.model.step(tokens.view(-1, state.decoder.beam_width), state.decoder)
         return logits.flatten(0, 1).float().log_softmax(-1)
@@ -302,7 +315,8 @@ class FusedDecoderBlock:
 
     def __init__(self, block: Any) -> None:
         attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
-        self.heads, self.cross_heads, self.cross_kind = attention.heads, cross.heads, cross.kind
+        self.heads, self.kind = attention.heads, attention.kind
+        self.cross_heads, self.cross_kind = cross.heads, cross.kind
         self.qkv, self.out = _linear(attention.qkv), _linear(attention.out)
         # Only the queries of cross-attention: the keys and values of the source have been projected in advance.
         self.cross_q, self.cross_out = _linear(cross.qkv, cross.width), _linear(cross.out)
@@ -311,6 +325,11 @@ class FusedDecoderBlock:
         self.around_attention = _residual(block.norm1, block.pre_norm)
         self.around_cross = _residual(block.norm2, block.pre_norm)
         self.around_feed_forward = _residual(block.norm3, block.pre_norm)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether both kinds are plain full attention, and nothing else."""
+        return all(type(kind) is Full and kind.path == "auto" for kind in (self.kind, self.cross_kind))
 
     def __call__(
         self, x: Tensor, source: tuple[Tensor, Tensor], mask: Mask, source_mask: Mask, positions: Tensor, cache: Any

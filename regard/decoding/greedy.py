@@ -28,6 +28,8 @@ def greedy_search(
     repeated = [request for request in requests for _ in range(copies)]
     constraints = TokenConstraints.of(repeated, settings, stepper.eos, device, stepper.max_length)
     state = stepper.start([request.source for request in requests], copies)
+    if len(repeated) == 1 and not settings.sampling:
+        return [[_search_one(stepper, state, constraints, settings)]]
     noise_keys = _noise_keys(requests, copies, settings.seed).to(device) if settings.sampling else None
     lengths: Ints = np.array(constraints.max_lengths.tolist())
     tokens: Ints = np.full((len(repeated), int(lengths.max())), stepper.eos)
@@ -65,6 +67,30 @@ def greedy_search(
     hypotheses = build_hypotheses(tokens, token_log_probs, lengths, np.array(scores))
     groups = [hypotheses[i : i + copies] for i in range(0, len(hypotheses), copies)]
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+
+def _search_one(
+    stepper: Stepper[S], state: S, constraints: TokenConstraints, settings: SearchSettings
+) -> TokenHypothesis:
+    """Return the greedy hypothesis of a single row, without operations on arrays of one element."""
+    limit = int(constraints.max_lengths[0])
+    tokens: list[int] = []
+    token_log_probs: list[float] = []
+    last = torch.full((1,), stepper.bos, device=stepper.device)
+    for step in range(limit):
+        log_probs = stepper.step(last, state)
+        allowed = constraints.apply(log_probs[:, None], np.array(tokens, np.int64).reshape(1, 1, step))[:, 0]
+        last = allowed.argmax(-1)
+        token = int(last)
+        log_prob = float(log_probs[0, token])
+        if math.isnan(log_prob):
+            raise_if_nan(found=True)
+        tokens.append(token)
+        token_log_probs.append(log_prob)
+        if token == stepper.eos:
+            break
+    score = sum(token_log_probs) / settings.length_normaliser(float(len(tokens)))
+    return TokenHypothesis(tokens[:-1], score, token_log_probs)
 
 
 # Sampling; R rows, V vocabulary, C candidates

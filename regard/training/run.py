@@ -12,7 +12,7 @@ from rich.console import Console
 
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
-from regard.runtime import Interruptions, available_cpus
+from regard.runtime import Interruptions, available_cpus, describe_threads
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_accumulation, join_processes
 from regard.training.loop import RunResult, TrainingLoop
@@ -109,6 +109,8 @@ class Run:
         recipe, device = self.recipe, self.processes.device
         if device.type == "cuda":
             self.progress.print(recipe.describe_execution(device))
+        else:
+            self.progress.print(describe_threads(torch.get_num_threads()))
         loop = TrainingLoop(
             self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes, self.started
         )

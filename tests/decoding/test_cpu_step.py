@@ -11,8 +11,10 @@ from regard import ablate, probe
 from regard.attention.kinds import Full
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
+from regard.decoding import single_step
 from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
 from regard.decoding.config import SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
@@ -209,3 +211,81 @@ def test_probes_and_ablations_are_not_fused() -> None:
         changed, fused = run(model, 1)
     assert not fused
     assert not torch.allclose(plain[-1], changed[-1])
+
+
+def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
+    """Return the log-probabilities of a single hypothesis, and whether it was decoded by a `SingleStep`."""
+    stepper = TransformerStepper(model)
+    state = stepper.start(SOURCES[:1], 1)
+    return [stepper.step(torch.tensor([step + 4]), state) for step in range(steps)], state.single is not None
+
+
+@pytest.mark.parametrize("capacity", [single_step.CAPACITY, 4], ids=["one buffer", "growing buffer"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "pre"},
+        {"activation": "swiglu", "qkv_bias": False, "qk_scale": 0.3},
+        {"positions": "learned", "max_length": 16, "tie": "none", "output_bias": True},
+        {"norm": "pre", "final_norm": False, "activation": "gelu"},
+    ],
+    ids=str,
+)
+def test_a_single_hypothesis_agrees_with_modules(changes: Any, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_step, "CAPACITY", capacity)
+    model = make(**changes)
+    found, single = run_single(model)
+    monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
+    expected, plain = run_single(model)
+    assert single and not plain
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
+
+
+def test_layers_of_a_single_hypothesis_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make()
+    with torch.inference_mode(False):
+        use_other_heads_and_norm(model)
+    found, single = run_single(model)
+    assert single
+    monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)
+    for one, other in zip(found, run_single(model)[0], strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
+
+
+def test_other_attention_and_positions_use_the_batched_step() -> None:
+    assert not run_single(make(attention={"kind": "local", "window": 2}))[1]
+    assert not run_single(make(positions="diagonal"))[1]
+    model = make()
+    with torch.inference_mode(False):
+        use_other_kind(model)
+    assert not run_single(model)[1]
+    assert TransformerStepper(make()).start(SOURCES[:1], 4).single is None
+
+
+def test_selected_states_of_a_single_hypothesis_are_independent() -> None:
+    stepper = TransformerStepper(make())
+    state = stepper.start(SOURCES[:1], 1)
+    stepper.step(torch.tensor([4]), state)
+    other = state.select(torch.tensor([0]))
+    stepper.step(torch.tensor([5]), other)
+    expected = stepper.step(torch.tensor([6]), other)
+    stepper.step(torch.tensor([7]), state)
+    again = stepper.start(SOURCES[:1], 1)
+    for token in (4, 5):
+        stepper.step(torch.tensor([token]), again)
+    assert torch.equal(stepper.step(torch.tensor([6]), again), expected)
+
+
+def test_a_single_sentence_is_translated_as_in_a_batch() -> None:
+    model = make(norm="pre")
+    stepper = TransformerStepper(model)
+    options = SearchSettings(beam=1, max_ratio=0, max_extra=12), SearchSettings(beam=1, min_length=5, no_repeat=1)
+    for settings in options:
+        batch = search(stepper, SOURCES, settings)
+        single = [search(stepper, [source], settings)[0] for source in SOURCES]
+        assert [beam[0].tokens for beam in single] == [beam[0].tokens for beam in batch]
+        assert [beam[0].score for beam in single] == pytest.approx([beam[0].score for beam in batch], abs=1e-5)
+    prefix = DecodingRequest(SOURCES[0], prefix=(9, 8))
+    (best,) = search(stepper, [prefix], SearchSettings(beam=1))[0]
+    assert best.tokens[:2] == [9, 8]
