@@ -82,8 +82,8 @@ class JobBuilder:
     def parse(self, text: str, format: Format = "text", split: bool = True, alignments: bool = False) -> "Document":
         """Split a text into sentences, or without `split` only into parts that fit the model."""
         if format == "html":
-            return HtmlDocument(text, self._fits)
-        split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
+            return HtmlDocument(text, self.fits)
+        split_text = split_sentences(text, self.fits) if split else single_sentence(text, self.fits)
         return TextDocument(split_text, alignments)
 
     def translation_jobs(self, document: "Document", n_best: int = 1, confidence: bool = False) -> list[Job]:
@@ -112,7 +112,8 @@ class JobBuilder:
         """Return the number of source tokens of a text, without END."""
         return self._count_tokens(text)
 
-    def _fits(self, sentence: str) -> bool:
+    def fits(self, sentence: str) -> bool:
+        """Return whether a sentence is short enough for the model and the limits."""
         return self.count_tokens(sentence) <= self._max_tokens
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
+from regard.data.documents.formats import FORMATS
 from regard.data.text.languages import language_name
 from regard.serving import schemas
 from regard.serving.errors import bad_request, unavailable
@@ -34,7 +35,7 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     texts = fields.q if isinstance(fields.q, list) else [fields.q]
     service.check_request(request, fields.api_key, texts, 1 + fields.alternatives)
     source, target = (service.models.resolve_language(tag) for tag in (fields.source, fields.target))
-    detected = _detect_sources(service, texts, target) if source == AUTO else None
+    detected = detect_sources(service, texts, target) if source == AUTO else None
     sources = [detection.language for detection in detected] if detected else [source] * len(texts)
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
@@ -85,6 +86,8 @@ async def frontend_settings(service: ServiceDependency) -> schemas.FrontendSetti
         frontendTimeout=round(1000 * service.limits.deadline),
         apiKeys=service.keys is not None,
         keyRequired=service.keys is not None,
+        filesTranslation=True,
+        supportedFilesFormat=sorted(suffix for format in FORMATS.values() for suffix in format.suffixes),
         language=schemas.DefaultLanguages(
             source=schemas.LanguageName(code=source, name=language_name(source)),
             target=schemas.LanguageName(code=target, name=language_name(target)),
@@ -112,7 +115,7 @@ async def metrics(service: ServiceDependency) -> Response:
     return Response(generate_latest(service.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:
+def detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:
     """Detect the language of each text, among those that can be translated into the target language."""
     service.models.check_loaded()
     sources = [code for code, targets in service.models.languages.items() if target in targets]

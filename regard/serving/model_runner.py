@@ -36,6 +36,7 @@ TEXT_VIEWS = {
     "translation": text.view_translation,
     "attention": text.view_attention,
     "map": text.view_map,
+    "look": text.view_look,
     "arithmetic": text.view_arithmetic,
     "beam": text.view_beam,
     "change": text.view_change,

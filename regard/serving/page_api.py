@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
 
 from regard.data.text.language_detection import ExpectedLanguage
 from regard.serving import page_schemas, schemas
@@ -39,6 +40,7 @@ SECTIONS = {
     "lens": "why",
     "image_overview": "overview",
     "training_map": "training",
+    "look": "attention",
 }
 """Section of the page of each operation, if it is not the operation's name."""
 
@@ -82,6 +84,12 @@ async def translation(request: Request, body: page_schemas.TranslationRequest, s
 async def attention(request: Request, body: page_schemas.AttentionRequest, service: ServiceDependency) -> Response:
     """Return a small attention map of every head."""
     return _packet(await _inspect_text(service, request, "attention", body))
+
+
+@inspect_router.post("/look", response_class=HTMLResponse)
+async def look(request: Request, body: page_schemas.InspectRequest, service: ServiceDependency) -> HTMLResponse:
+    """Return the attention maps of a sentence as one HTML page that opens from disk, as `regard look` writes it."""
+    return HTMLResponse(await _inspect_text(service, request, "look", body))
 
 
 @inspect_router.post("/map", **PACKET_RESPONSE)

@@ -67,6 +67,47 @@ class TranslateRequest(BaseRequest):
     confidence: bool = Field(False, description="return confidence and flags; not part of LibreTranslate's API")
 
 
+class TranslateFileRequest(BaseRequest):
+    """Form fields of a request to translate a document."""
+
+    source: Name = Field(description="language code, or auto", examples=["en"])
+    target: Name = Field(examples=["zh"])
+    model: ModelName = None
+    column: Text | None = Field(None, max_length=200, description="column of a CSV file")
+    key: Text | None = Field(None, max_length=200, description="key of a JSON file whose values are translated")
+    job: str | None = Field(
+        None, pattern=r"^[\w-]{8,64}$", description="name for /api/files/{job}, chosen by the client"
+    )
+
+
+class UntranslatedText(BaseModel):
+    """A text of a document that is not translated."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    where: str
+    text: str
+    reason: str
+
+
+class TranslateFileResponse(BaseModel):
+    """Address of the translated document, and what is not translated (the first texts of each document)."""
+
+    translatedFileUrl: str  # noqa: N815
+    segments: int
+    sentences: int
+    untranslated: list[UntranslatedText]
+    untranslatedCount: int  # noqa: N815
+    placed: int = Field(description="segments with placeholders that the model did not keep and that were put back")
+
+
+class FileProgress(BaseModel):
+    """Progress of a document."""
+
+    done: int
+    total: int
+
+
 class DetectRequest(BaseRequest):
     """A text whose language is detected."""
 

@@ -13,6 +13,7 @@ from regard.errors import UserError
 from regard.serving.config import ServingConfig
 from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
+from regard.serving.file_store import FileStore
 from regard.serving.keys import Keys
 from regard.serving.messages import PIXELS_PER_TOKEN, Job
 from regard.serving.parsing import count_pixels
@@ -35,6 +36,7 @@ class Service:
         self.keys = Keys.load(config.keys) if config.keys else None
         if self.keys is not None and not self.keys:
             raise UserError(f"{config.keys}: the file contains no keys; add one with `regard key`")
+        self.files = FileStore(config.limits)
         self.detector = LanguageDetector()
         self.draining = False
         self._reloading: asyncio.Task[None] | None = None

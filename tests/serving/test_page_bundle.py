@@ -46,6 +46,7 @@ def test_modules_that_cannot_be_bundled_are_rejected(module: bytes, problem: str
         ("a = b - -c + +d;\n", "a=b- -c+ +d;\n"),
         ("say(\"a , // b\", 'c  d');\n", "say(\"a , // b\",'c  d');\n"),
         ("t = `a  ${b ? `c , d` : { e: 1 }} , f`;\n", "t=`a  ${b ? `c , d` : { e: 1 }} , f`;\n"),
+        ('return /[" ]/.test(a) ? `"` : () => /` /;\n', 'return /[" ]/.test(a)?`"`:()=> /` /;\n'),
         ("x = / a , [/ ]b/g;\ny = a / b / c;\n", "x= / a , [/ ]b/g;\ny=a/b/c;\n"),
     ],
 )

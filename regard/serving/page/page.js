@@ -64,6 +64,7 @@ let isLinked = false;
 let linkedImage = null;
 /** Shown stop of the guided tour, counted from 1; null if it is closed. */
 let tourStop = null;
+let shownStop = Promise.resolve();
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -189,8 +190,8 @@ function updateFrame() {
     if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  fillToolbar(element("toolbar"), strings, () => goToStop(1));
-  if (model) showStop(element("tour"), tourStop, page, goToStop);
+  fillToolbar(element("toolbar"), element("panel"), page, () => goToStop(1));
+  if (model) shownStop = showStop(element("tour"), tourStop, page, goToStop).catch(showError);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
@@ -257,7 +258,7 @@ function goToStop(number) {
     if (!selectedImage(model)) [linkedImage] = EXAMPLES;
     openById(stop.section, stop.state);
   }
-  if (number) element("tour").querySelector(".primary").focus({ preventScroll: true });
+  if (number) shownStop.then(() => element("tour").querySelector(".primary")?.focus({ preventScroll: true }));
 }
 
 /** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */

@@ -4,7 +4,9 @@ import { initialState, integer } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
+import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
+import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
@@ -51,6 +53,7 @@ async function show(container, page, signal) {
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
   const sentence = `${model.name} ${page.sentence}`;
+  container.append(createFileCard(page, signal));
   if (shownSentence !== null && shownSentence !== sentence && !page.isLinked) state.hypothesis = 0;
   shownSentence = sentence;
   state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
@@ -80,6 +83,7 @@ function lowestQuality(sentences) {
 /** Show source and target tokens; pointing at one shows its weights and probability. */
 function showAlignment(pair, readout, source, sourcePieces, { map, labels, pieces, probabilities }, strings) {
   const scale = makeScale(isDark(), false);
+  setData(pair, () => mapRows(map, labels, source));
   const pointAt = (point) => {
     tokens.show(map, scale, point);
     const probability = probabilities[point?.row];

@@ -15,6 +15,7 @@ from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.flow import Flow, Sublayer, record_flow
+from regard.inspection.html import render_page
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
@@ -26,6 +27,7 @@ from regard.inspection.translation import (
     parse_attention_name,
     record_translation,
     source_labels,
+    translation_scene,
 )
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
@@ -120,6 +122,11 @@ def view_map(translator: Translator, settings: DecodingSettings, request: dict[s
         "column_pieces": record.pieces[columns],
     }
     return pack(content, {"map": (chosen.cpu().numpy(), "u2")})
+
+
+def view_look(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> str:
+    """Return the attention maps of a sentence as a self-contained HTML page."""
+    return render_page(translation_scene(translator, request["text"], settings=settings))
 
 
 @torch.no_grad()
