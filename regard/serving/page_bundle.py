@@ -12,7 +12,8 @@ _EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|class|const) (\w+))"
 _COMMENTS = re.compile(r"^[ \t]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
 _TOKEN = re.compile(
     r"""(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
-    r"|(?P<regex>(?:(?<=[(,=:\[!&|?{};\n])|(?<==>)|(?<=return))[ ]*/(?![/*])(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*)"
+    r"|(?P<regex>(?:(?<=[(,=:\[!&|?{};\n])|(?<==>)|(?<=return))[ ]*"
+    r"/(?![/*])(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*)"
     r"|(?P<comment>[ ]*//[^\n]*)"
     r"|(?P<template>`)"
     r"|(?P<space>[ \t\n]+)"
@@ -86,7 +87,9 @@ def compact(text: str) -> str:
 def _end_of_template(text: str, position: int) -> int:
     """Return the position after a template whose content begins at a position; it may contain other templates."""
     depth = 0
-    while depth or text[position] != "`":
+    while depth or text[position : position + 1] != "`":
+        if position >= len(text):
+            raise ValueError("a module with an unfinished template cannot be bundled")
         character = text[position]
         if character == "\\":
             position += 1
