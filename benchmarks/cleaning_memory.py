@@ -1,9 +1,10 @@
 """Measure the memory and the time of `regard clean` on a large corpus, in a process of its own.
 
-    python benchmarks/cleaning_memory.py train.en.gz train.de.gz [--pairs 5000000] [--work FOLDER] [--set KEY=VALUE ...]
+    python benchmarks/cleaning_memory.py train.en.gz train.de.gz [--pairs 5000000] [--work FOLDER]
+    python benchmarks/cleaning_memory.py train.en.gz train.de.gz --pairs 1000000 --without-py3langid
 
 The corpus consists of the given pairs, repeated with another name at the end of both sides each time, so that no pair
-is a near duplicate of another. Writes benchmarks/results/cleaning-cpu.json, or the file of --out.
+is a near duplicate of another. Adds a row to benchmarks/results/cleaning-cpu.json, or to the file of --out.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice, product
 from pathlib import Path
 
-from harness import environment, save_result
+from harness import RESULTS, environment, save_result
 
 from regard.data.text.readers import Pair, language_in_name, read_pairs
 
 ALLOWED_MB = 1000
+WITHOUT_PY3LANGID = "import sys; sys.modules['py3langid'] = None; from regard.cli import main; main()"
 CONSONANTS, VOWELS = "bdfghklmnprstvz", "aeiou"
 
 
@@ -33,8 +35,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--pairs", type=int, default=5_000_000)
     parser.add_argument("--work", type=Path, help="folder for the temporary files, about 1 GB")
-    parser.add_argument("--set", action="append", default=[], dest="changes", help="threshold, as for regard clean")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--without-py3langid", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS / "cleaning-cpu.json")
     arguments = parser.parse_args(words)
     pairs = list(read_pairs(arguments.source, arguments.target))
     languages = [language_in_name(path) for path in (arguments.source, arguments.target)]
@@ -47,30 +49,31 @@ def main(words: Sequence[str] | None = None) -> None:
         megabytes = sum(path.stat().st_size for path in noisy) / 1e6
         options = ["--src", noisy[0], "--tgt", noisy[1], "--out-src", cleaned[0], "--out-tgt", cleaned[1]]
         options += ["--report", Path(folder) / "report.json"]
-        options += [word for change in arguments.changes for word in ("--set", change)]
+        program = ["-c", WITHOUT_PY3LANGID] if arguments.without_py3langid else ["-m", "regard"]
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "regard", "clean", *map(str, options)], check=True)
+        subprocess.run([sys.executable, *program, "clean", *map(str, options)], check=True)
         seconds = time.perf_counter() - started
         report = json.loads((Path(folder) / "report.json").read_text("utf-8"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_seconds = used.ru_utime + used.ru_stime
-    result = {
-        "what": f"regard clean on {arguments.pairs:,} pairs {'-'.join(languages)}, one process, one thread",
+    row = {
         "pairs": arguments.pairs,
+        "py3langid": not arguments.without_py3langid,
         "corpus_mb": round(megabytes),
         "peak_rss_mb": round(used.ru_maxrss / 1024),
-        "allowed_mb": ALLOWED_MB,
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu_seconds, 1),
         "pairs_per_cpu_second": round(arguments.pairs / cpu_seconds),
-        "settings": arguments.changes,
         "kept": report["kept"],
         "removed": {rule: number for rule, number in report["removed"].items() if number},
         **environment("cpu", "numpy", "py3langid"),
     }
-    save_result(result, arguments.out or "cleaning-cpu")
-    print(json.dumps(result, indent=1))
-    assert result["peak_rss_mb"] < ALLOWED_MB, f"{result['peak_rss_mb']} MB"
+    rows = json.loads(arguments.out.read_text("utf-8"))["rows"] if arguments.out.exists() else []
+    rows = [one for one in rows if (one["pairs"], one["py3langid"]) != (row["pairs"], row["py3langid"])]
+    what = "regard clean in one process with one thread: memory and CPU time"
+    save_result({"what": what, "allowed_mb": ALLOWED_MB, "rows": [*rows, row]}, arguments.out)
+    print(json.dumps(row, indent=1))
+    assert row["peak_rss_mb"] < ALLOWED_MB, f"{row['peak_rss_mb']} MB"
 
 
 def vary(pairs: Sequence[Pair]) -> Iterator[Pair]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from reports import (
     attention,
     attribution,
+    cleaning,
     confidence,
     configurations,
     croco,
@@ -67,6 +68,13 @@ PAGES: dict[str, dict[str, Writer]] = {
         "cost": of_all(["attention-cpu", "attention-gpu"], attention.write_costs),
         "kinds": settings.write_kinds_of_attention,
         "kernels": of("kernels-gpu", attention.write_kernels),
+    },
+    "docs/guides/cleaning.md": {
+        "rules": cleaning.write_rules,
+        "thresholds": cleaning.write_settings,
+        "noise": of_all(["noisy-mix-*"], cleaning.write_noise),
+        "memory": of("cleaning-cpu", cleaning.write_memory),
+        "training": of("cleaning-gpu", cleaning.write_training, otherwise=""),
     },
     "docs/classification.md": {
         "settings of classification": settings.write_classification,

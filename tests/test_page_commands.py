@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from argparse import ArgumentParser
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ import torch
 from PIL import Image
 from torch import nn
 
+from regard.data.text.interchange import TmxWriter
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 from tests.conftest import SMALL, Command, settings_of
+from tests.data.documents.office import letter_docx
 from tests.extensions import extensions as extensions
 from tests.images import COLOURS, TINY, WINDOWED, paint
 from tests.interop.foreign_vits import TorchvisionViT
@@ -64,7 +67,10 @@ TRANSLATORS = {
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
     "guides/confidence": "demo",
+    "guides/glossary": "demo",
+    "guides/documents": "demo",
     "guides/explaining": "demo",
+    "guides/cleaning": "",
     "guides/moving": "",
     "guides/scaling-out": "",
     "images": "",
@@ -102,6 +108,11 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
             (folder / f"{name}.de").write_text(chinese, "utf-8")
     for name in ("train", "news"):
         (folder / f"{name}.en.gz").write_bytes(gzip.compress(english.encode()))
+    (folder / "talk.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nI love apples\n", "utf-8")
+    (folder / "messages.json").write_text('{"title": "I love apples"}', "utf-8")
+    (folder / "prices.csv").write_text("id,text\n1,I love apples\n", "utf-8")
+    (folder / "notes.txt").write_text("I love apples\n", "utf-8")
+    (folder / "letter.docx").write_bytes(letter_docx())
     lines = [json.dumps({"text": line}) for line in english.splitlines()[:4]]
     (folder / "news.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "runs").mkdir(exist_ok=True)
@@ -109,6 +120,12 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
     pairs = [{"en": en, "de": de} for en, de in zip(english.splitlines(), chinese.splitlines(), strict=True)]
     lines = [json.dumps({"translation": pair}) for pair in pairs]
     (folder / "wmt" / "part.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "terms.tsv").write_text("en\tzh\napple\t苹果\n", "utf-8")
+    with (folder / "memory.tmx").open("w", encoding="utf-8") as file:
+        writer = TmxWriter(file.write, ("en", "zh"))
+        for pair in zip(english.splitlines(), chinese.splitlines(), strict=True):
+            writer.add(*pair)
+        writer.close()
     (folder / "recipe.yaml").write_text("data: {builtin: en-zh}\n", "utf-8")
     for name in ("photos", "others", "folder", "scans", "cifar10-folder"):
         paint(folder / name, 10, 1)
@@ -136,6 +153,20 @@ def make_foreign_models(folder: Path) -> None:
     (folder / "lines.txt").write_text("I love apples\n", "utf-8")
 
 
+def make_noisy_text(folder: Path) -> None:
+    """Write English and German text with a copy, and a test set."""
+    subjects = {"The doctor": "Der Arzt", "My brother": "Mein Bruder", "The old man": "Der alte Mann"}
+    verbs = {"sees": "sieht", "knows": "kennt", "looks for": "sucht", "finds": "findet"}
+    objects = {"the house": "das Haus", "my book": "mein Buch", "the way": "den Weg", "a bird": "einen Vogel"}
+    parts = [items.items() for items in (subjects, verbs, objects)]
+    pairs = [[" ".join(words) for words in zip(*chosen, strict=True)] for chosen in product(*parts)]
+    pairs.append(["The same in both", "The same in both"])
+    (folder / "crawl.en-de.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in pairs), "utf-8")
+    for side, language in enumerate(("en", "de")):
+        for name, some in (("train", pairs), ("test", pairs[:5])):
+            (folder / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in some), "utf-8")
+
+
 @pytest.mark.parametrize("page", TRANSLATORS)
 @pytest.mark.usefixtures("short_builtin_corpus")
 def test_commands_of_a_page_run(
@@ -152,6 +183,8 @@ def test_commands_of_a_page_run(
         (extensions / "runs" / "parallel").symlink_to(parallel_run)
     if page in ("bench", "reference/pipelines"):
         shutil.copytree(image_run, extensions / "runs" / "cifar10")
+    if page == "guides/cleaning":
+        make_noisy_text(extensions)
     if page == "export":
         make_foreign_models(extensions)
     if page == "finetuning":

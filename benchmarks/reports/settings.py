@@ -1,7 +1,7 @@
 """Tables of settings: key, default and description, from the settings classes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -72,8 +72,13 @@ def write_image_model(config: type[ViTConfig | SwinConfig]) -> str:
     )
 
 
+def tabulate_settings(fields: Mapping[str, FieldInfo]) -> str:
+    """Tabulate settings that belong to no group."""
+    return _tabulate(_row(name, field) for name, field in fields.items())
+
+
 def write_images() -> str:
-    return _tabulate(_row(name, field) for name, field in ImageSettings.model_fields.items())
+    return tabulate_settings(ImageSettings.model_fields)
 
 
 def write_augmentation() -> str:

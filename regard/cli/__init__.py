@@ -42,7 +42,7 @@ COMMANDS = (
     *(demo, train, plot, average, distill, translate, classify, embed, evaluate, calibrate, look, bench, export),
     *(serve, key, new, clean),
 )
-WITHOUT_MODELS = (clean, demo, plot, key, new)
+WITHOUT_MODELS = (demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""
 
 Extensions = Annotated[

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from regard.data.text.cleaning.cleaner import Cleaner
     from regard.data.text.cleaning.settings import CleaningSettings
     from regard.data.text.corpus import Corpus
+    from regard.pipelines.pair_scores import PairScorer
     from regard.runtime import LineProgress
 
 DETECTION_PAIRS = 1000
@@ -29,7 +30,9 @@ def clean(
     out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
     out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
     out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the target lines")] = None,
-    report: Annotated[Path | None, typer.Option(help="new .html or .json file: what was removed, and why")] = None,
+    report: Annotated[
+        list[Path] | None, typer.Option(help="new .html or .json file: what was removed, and why; repeatable")
+    ] = None,
     exclude: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="remove pairs with a text of this file, such as a test set; repeatable"),
@@ -38,6 +41,14 @@ def clean(
         str | None, typer.Option(help="language codes, such as en,de; by default from the names of the files")
     ] = None,
     recipe: Annotated[Path | None, typer.Option(help="YAML file with thresholds of the rules")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="also remove pairs that this model considers improbable")
+    ] = None,
+    reverse_model: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="with --model: model of the opposite direction, for dual cross-entropy"),
+    ] = None,
+    device: options.Device = "auto",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="threshold, such as ratio=3; repeatable")
     ] = None,
@@ -46,32 +57,44 @@ def clean(
     from regard.data.text.cleaning.cleaner import Cleaner
     from regard.data.text.corpus import Corpus
     from regard.data.text.readers import find_shards, read_texts
-    from regard.runtime import Interruptions
+    from regard.runtime import Interruptions, check_regular
 
-    settings = _read_settings(recipe, overrides or [], exclude or [])
+    settings = _read_settings(recipe, overrides or [], exclude or [], model is not None)
+    if reverse_model is not None and model is None:
+        raise UserError(f"--reverse-model {reverse_model}: needs --model, a model of the other direction")
     paths = options.choose_pair_files(out, out_src, out_tgt, "clean")
-    for path in [*paths, *filter(None, [report])]:
+    reports = report or []
+    for path in [*paths, *reports]:
         options.check_new_file(path, (src, tgt, *settings.exclude))
-    if report is not None and report.suffix.lower() not in (".html", ".json"):
-        raise UserError(f"{report}: --report writes .html or .json; choose a name with one of these suffixes")
+    for path in reports:
+        if path.suffix.lower() not in (".html", ".json"):
+            raise UserError(f"{path}: --report writes .html or .json; choose a name with one of these suffixes")
+    for path in filter(None, (src, tgt)):
+        if path.exists() and not path.is_dir():
+            check_regular(path)  # because it is read twice
     corpus = Corpus(find_shards(src, tgt))
     codes = _choose_languages(languages, src, tgt, corpus)
     with options.exit_on_interruption(), Interruptions():
-        cleaner = Cleaner(settings, codes, (text for path in settings.exclude for text in read_texts(path)))
+        excluded = (text for path in settings.exclude for text in read_texts(path))
+        score = None if model is None else _load_scorer(model, reverse_model, device)
+        cleaner = Cleaner(settings, codes, excluded, score)
         cleaner.report.conditions |= {
             "files": [path.name for path in (src, tgt) if path],
             "languages": list(codes),
+            "models": [str(path) for path in (model, reverse_model) if path],
             "settings": settings.model_dump(mode="json"),
         }
-        _write(cleaner, corpus, paths, report)
+        _write(cleaner, corpus, paths, reports)
     for line in cleaner.report.summary():
         typer.echo(line)
 
 
-def _read_settings(recipe: Path | None, overrides: Sequence[str], exclude: Sequence[Path]) -> CleaningSettings:
+def _read_settings(
+    recipe: Path | None, overrides: Sequence[str], exclude: Sequence[Path], with_model: bool
+) -> CleaningSettings:
     """Combine the recipe and the options; options come last."""
     from regard.config import MAX_YAML_BYTES, parse_yaml
-    from regard.data.text.cleaning.settings import CleaningSettings
+    from regard.data.text.cleaning.settings import CleaningSettings, ModelCleaningSettings
     from regard.runtime import read_text
 
     values: dict[str, Any] = {}
@@ -83,7 +106,10 @@ def _read_settings(recipe: Path | None, overrides: Sequence[str], exclude: Seque
         values |= {key: parse_yaml(text) for key, text in options.parse_key_values("--set", overrides).items()}
     except ValueError as error:
         raise UserError(f"{recipe or '--set'}: not valid YAML ({error})") from None
-    settings = CleaningSettings.parse(values, str(recipe or "options"))
+    settings_type = ModelCleaningSettings if with_model else CleaningSettings
+    for key in sorted(values.keys() & (ModelCleaningSettings.model_fields.keys() - settings_type.model_fields.keys())):
+        raise UserError(f"{recipe or '--set'}: {key} is a threshold for scores of a model; give --model too")
+    settings = settings_type.parse(values, str(recipe or "options"))
     return settings.changed(exclude=[*settings.exclude, *exclude])
 
 
@@ -104,6 +130,15 @@ def _choose_languages(given: str | None, src: Path, tgt: Path | None, corpus: Co
         first = list(islice(corpus.pairs(), DETECTION_PAIRS))
         codes = [code or detect_language(pair[side] for pair in first) for side, code in enumerate(codes)]
     return codes[0], codes[1]
+
+
+def _load_scorer(model: Path, reverse_model: Path | None, device: str) -> PairScorer:
+    from regard.pipelines.pair_scores import PairScorer
+    from regard.pipelines.translator import Translator
+    from regard.runtime import choose_device
+
+    models = [Translator.load(path, device=choose_device(device)) for path in (model, reverse_model) if path]
+    return PairScorer(*models)
 
 
 class PassProgress:
@@ -132,7 +167,7 @@ class PassProgress:
         self._shown.advance(pairs)
 
 
-def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], report: Path | None) -> None:
+def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], reports: Sequence[Path]) -> None:
     """Clean the corpus and write the results, which appear when all of them are complete."""
     from itertools import compress
 
@@ -148,6 +183,6 @@ def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], report: Path
         if not cleaner.report.kept:
             removed = ", ".join(f"{rule}: {number:,}" for rule, number in cleaner.report.removed.most_common())
             raise UserError(f"{corpus.name}: the rules remove all pairs ({removed}); change their thresholds")
-        if report is not None:
-            content = cleaner.report.as_json() if report.suffix.lower() == ".json" else cleaner.report.as_html()
-            stack.enter_context(replace_text_file(report)).write(content)
+        for path in reports:
+            content = cleaner.report.as_json() if path.suffix.lower() == ".json" else cleaner.report.as_html()
+            stack.enter_context(replace_text_file(path)).write(content)

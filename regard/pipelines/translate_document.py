@@ -17,9 +17,10 @@ from regard.data.documents.marked_text import Part, align_tokens
 from regard.data.documents.segment_translation import (
     AlignedTranslation,
     Requests,
-    SegmentTranslation,
+    SegmentGroup,
     SentenceRequest,
     TranslatedSegment,
+    explain,
     translate_segment,
 )
 from regard.data.text.sentences import LengthWarnings
@@ -60,11 +61,7 @@ class DocumentReport:
         self.sentences += result.sentences
         if result.placed:
             self.placed.append({"where": segment.where, "placeholders": result.placed})
-        reason = result.reason or (None if result.sentences else "no words")
-        if reason is not None:
-            self.untranslated.append(Untranslated(segment.where, segment.content.text[:80], reason))
-        for sentence in result.kept:
-            self.untranslated.append(Untranslated(segment.where, sentence[:80], "the model adds a placeholder"))
+        self.untranslated += explain(segment, result)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -191,8 +188,11 @@ def translate_document(
     numbered = iter(enumerate(document.segments))
     while window := list(islice(numbered, WINDOW)):
         new = {_key(segment): segment for _, segment in window if cache.find(segment) is None}
-        results = run_together([translate_segment(one.content, fits) for one in new.values()], translate)
-        for segment, result in zip(new.values(), results, strict=True):
+        group = SegmentGroup([translate_segment(one.content, fits) for one in new.values()])
+        requests = group.advance()
+        while requests:
+            requests = group.advance(translate(requests))
+        for segment, result in zip(new.values(), group.results, strict=True):
             cache.add(segment, result)
         with deferring():
             cache.flush()
@@ -207,23 +207,6 @@ def translate_document(
     data = document.render(translations)  # may add to the untranslated texts
     report.untranslated = [*document.untranslated, *report.untranslated]
     return data, report
-
-
-def run_together(generators: Sequence[SegmentTranslation], translate: Translate) -> list[TranslatedSegment]:
-    """Run generators of `translate_segment`, and translate the sentences of all of them together."""
-    results: dict[int, TranslatedSegment] = {}
-    answers: dict[int, list[AlignedTranslation] | None] = dict.fromkeys(range(len(generators)))
-    while answers:
-        requests: dict[int, Requests] = {}
-        for i, answer in answers.items():
-            try:
-                requests[i] = next(generators[i]) if answer is None else generators[i].send(answer)
-            except StopIteration as done:
-                results[i] = done.value
-        asked = [one for of_segment in requests.values() for one in of_segment]
-        translations = iter(translate(asked) if asked else ())
-        answers = {i: [next(translations) for _ in of_segment] for i, of_segment in requests.items()}
-    return [results[i] for i in range(len(generators))]
 
 
 def translate_with(

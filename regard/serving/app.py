@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from regard.errors import UserError
-from regard.serving import api, libretranslate, page_api
+from regard.serving import api, files, libretranslate, page_api
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.middleware import RequestMiddleware, error_response
 from regard.serving.parsing import explain
@@ -41,6 +41,7 @@ def make_app(service: Service, wait_for_models: bool = False) -> FastAPI:
     )
     app.state.service = service
     app.include_router(libretranslate.router)
+    app.include_router(files.router)
     app.include_router(api.router)
     app.include_router(page_api.inspect_router)
     app.include_router(page_api.file_router)
@@ -90,6 +91,7 @@ async def lifespan(service: Service, wait_for_models: bool = False) -> AsyncIter
             with suppress(asyncio.CancelledError):
                 await task
         await service.models.stop()
+        service.files.close()
 
 
 async def _load(service: Service) -> None:

@@ -7,13 +7,13 @@ around the words to which their words are aligned.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.data.documents.html import join_parts, parse_blocks
 from regard.data.documents.marked_text import AlignedSpan, MarkedText, align_tokens
 from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
 from regard.serving.config import Limits
-from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Translation
+from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Terms, Translation
 
 Format = Literal["text", "html"]
 
@@ -49,6 +49,11 @@ class TranslatedDocument:
     n_best_lists: list[list[Translation]]
     warnings: list[str | None]
 
+    @property
+    def terms(self) -> list[dict[str, Any]]:
+        """The terms of a glossary in the best translations of all sentences."""
+        return [term for translations in self.n_best_lists for term in translations[0].terms or ()]
+
     def render_n_best(self, count: int) -> list[str]:
         """Return up to `count` different translations of the document.
 
@@ -82,19 +87,22 @@ class JobBuilder:
     def parse(self, text: str, format: Format = "text", split: bool = True, alignments: bool = False) -> "Document":
         """Split a text into sentences, or without `split` only into parts that fit the model."""
         if format == "html":
-            return HtmlDocument(text, self._fits)
-        split_text = split_sentences(text, self._fits) if split else single_sentence(text, self._fits)
+            return HtmlDocument(text, self.fits)
+        split_text = split_sentences(text, self.fits) if split else single_sentence(text, self.fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: "Document", n_best: int = 1, confidence: bool = False) -> list[Job]:
+    def translation_jobs(
+        self, document: "Document", n_best: int = 1, confidence: bool = False, glossary: Terms = ()
+    ) -> list[Job]:
         """Return the jobs that translate the sentences of a document, with confidences and flags if requested."""
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
         quality: Options = (("confidence", True),) if confidence else ()
+        terms: Options = (("glossary", glossary),) if glossary else ()
         return [
             Job(
                 "translate",
                 text,
-                (("n_best", n_best), ("alignments", aligned and kind), *quality),
+                (("n_best", n_best), ("alignments", aligned and kind), *quality, *terms),
                 self.count_tokens(text) + 1,
             )
             for text, aligned, _ in document.sentences
@@ -112,7 +120,8 @@ class JobBuilder:
         """Return the number of source tokens of a text, without END."""
         return self._count_tokens(text)
 
-    def _fits(self, sentence: str) -> bool:
+    def fits(self, sentence: str) -> bool:
+        """Return whether a sentence is short enough for the model and the limits."""
         return self.count_tokens(sentence) <= self._max_tokens
 
 

@@ -44,6 +44,10 @@ class KeyHolder:
         self.remaining -= 1
         return 0.0
 
+    def charge(self, requests: int) -> None:
+        """Count further requests, for a request that is as large as several; later ones may have to wait."""
+        self.remaining -= requests
+
     def give_back(self) -> None:
         """Undo `take`, for a request that was not processed."""
         self.remaining += 1

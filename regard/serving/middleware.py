@@ -21,7 +21,8 @@ from regard.serving.service import Service
 from regard.serving.telemetry import log_event
 
 CONTENT_SECURITY_POLICY = (
-    b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    b"default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    b"frame-ancestors 'none'"
 )
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -33,6 +34,9 @@ PROBES = frozenset({"/health", "/ready", "/metrics"})
 IMAGE_PATHS = frozenset({"/api/classify", "/api/inspect/views"})
 IMAGE_PREFIX = "/api/inspect/image"
 """Paths whose bodies may be as large as images: those above, and those with this prefix."""
+FILE_PATHS = frozenset({"/translate_file"})
+FORM_BYTES = 20_000
+"""Size of the form around a document."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NOT_COUNTED = frozenset({"unavailable", "overload"})
 """Reasons of rejected requests that do not count towards the rate limit of a key."""
@@ -79,6 +83,8 @@ class RequestMiddleware:
         if config.hosts is not None:
             check_host(request.headers, config.hosts, config.origins)
         max_bytes = limits.image_bytes if path in IMAGE_PATHS or path.startswith(IMAGE_PREFIX) else limits.body_bytes
+        if path in FILE_PATHS:
+            max_bytes = limits.file_bytes + FORM_BYTES
         receive_body, size = await read_body(request.headers, receive, max_bytes, limits.body_seconds)
         if path not in PROBES:
             await self._gate.enter(request.state.client, size)

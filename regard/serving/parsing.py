@@ -97,6 +97,24 @@ async def read_images(request: Request, schema: type[Schema]) -> tuple[Schema, l
         return schema.model_validate(fields), [await file.read() for file in files]
 
 
+async def read_file(request: Request, schema: type[Schema]) -> tuple[Schema, str, bytes]:
+    """Parse the fields and the file of a request to translate a document; return the fields, and its name and content.
+
+    The file is named `file`.
+    """
+    with _validation_errors():
+        if _content_type(request) != "multipart/form-data":
+            raise bad_request("Invalid request: send a form (multipart/form-data) with a file")
+        form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_PART_BYTES)
+        fields = _group(_parse_query(request.scope["query_string"]))
+        fields |= _group((name, value) for name, value in form.multi_items() if not isinstance(value, UploadFile))
+        files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
+        parsed = schema.model_validate(fields)
+        if not files or not files[0].filename:
+            raise bad_request("Invalid request: missing file parameter")
+        return parsed, files[0].filename, await files[0].read()
+
+
 def count_pixels(image: bytes) -> int:
     """Return the number of pixels according to the header of an image, or 0 if the worker will reject it."""
     try:

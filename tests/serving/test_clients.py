@@ -171,3 +171,19 @@ def test_a_continued_output_must_not_be_longer_than_the_input(tmp_path: Path, mo
     translate_on_server("http://x", ["a", "b", "c", "d"], 4, out, True, ("en", "zh"), False)
     assert out.read_text() == "A\nB\nen-zh C\nen-zh D\n"
     assert requested == [["c", "d"]]
+
+
+def test_files_as_clients_of_libretranslate_send_them(server: ServerProcess, translator: Translator) -> None:
+    """libretranslatepy has no function for files; other clients post a form with requests and fetch the URL."""
+    requests = pytest.importorskip("requests")
+    text = "".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{line}\n\n" for i, line in enumerate(LINES, 1))
+    form = {"source": "en", "target": "zh", "api_key": "", "format": "text"}
+    response = requests.post(f"{server.url}/translate_file", files={"file": ("talk.srt", text)}, data=form, timeout=60)
+    assert response.status_code == 200, response.text
+    file = requests.get(response.json()["translatedFileUrl"], timeout=60)
+    expected = text
+    for line in LINES:
+        expected = expected.replace(line, translator(line))
+    assert file.content.decode("utf-8") == expected
+    settings = requests.get(f"{server.url}/frontend/settings", timeout=60).json()
+    assert (settings["filesTranslation"], ".srt" in settings["supportedFilesFormat"]) == (True, True)

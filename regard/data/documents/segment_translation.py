@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from regard.data.documents.document import Segment, Untranslated
 from regard.data.documents.marked_text import AlignedSpan, MarkedText, Part, Range
 from regard.data.documents.placeholders import Reduced, find_placeholders, has_words, keeps
 from regard.data.text.sentences import Sentence, SplitText, split_sentences
@@ -101,6 +102,37 @@ def translate_segment(content: MarkedText, fits: Callable[[str], bool]) -> Segme
     return TranslatedSegment(content.place(target, spans), len(pending), placed, kept)
 
 
+class SegmentGroup:
+    """Segments that are translated together: `advance` takes the answers to the last requests and returns the next."""
+
+    def __init__(self, generators: Sequence[SegmentTranslation]) -> None:
+        self._generators = generators
+        self._results: dict[int, TranslatedSegment] = {}
+        self._counts: dict[int, int] | None = None
+
+    def advance(self, answers: Sequence[AlignedTranslation] = ()) -> Requests:
+        """Return the next sentences to translate; there are none when all segments are translated."""
+        remaining, asked = iter(answers), Requests()
+        counts = dict.fromkeys(range(len(self._generators)), 0) if self._counts is None else self._counts
+        following: dict[int, int] = {}
+        for i, count in counts.items():
+            answer = [next(remaining) for _ in range(count)]
+            try:
+                requests = next(self._generators[i]) if self._counts is None else self._generators[i].send(answer)
+            except StopIteration as done:
+                self._results[i] = done.value
+            else:
+                following[i] = len(requests)
+                asked += requests
+        self._counts = following
+        return asked
+
+    @property
+    def results(self) -> list[TranslatedSegment]:
+        """The translated segments."""
+        return [self._results[i] for i in range(len(self._generators))]
+
+
 def _repair(
     split: SplitText, inside: Sequence[list[Range]], pending: Sequence[int], results: list[AlignedTranslation | None]
 ) -> Generator[Requests, list[AlignedTranslation], tuple[list[str], list[str]]]:
@@ -133,6 +165,14 @@ def _repair(
                 text, spans = sentence, _whole(sentence)
             results[i] = AlignedTranslation(text, spans)
     return placed, kept
+
+
+def explain(segment: Segment, result: TranslatedSegment) -> list[Untranslated]:
+    """Return what is not translated of a segment, with the reason."""
+    reason = result.reason or (None if result.sentences else "no words")
+    texts = [] if reason is None else [(segment.content.text, reason)]
+    texts += [(sentence, "the model adds a placeholder") for sentence in result.kept]
+    return [Untranslated(segment.where, " ".join(text.split())[:80], why) for text, why in texts]
 
 
 def align_by_length(source: str, target: str) -> list[AlignedSpan]:

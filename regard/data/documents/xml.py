@@ -13,7 +13,7 @@ from regard.data.documents.characters import Characters
 from regard.errors import UserError
 
 MAX_DEPTH = 200
-MAX_ELEMENTS = 2_000_000
+MAX_ELEMENTS = 500_000
 DECLARATION = re.compile(rb"""<\?xml[^>]{0,100}encoding=["']([\w.:-]{1,40})""")
 _TOKENS = re.compile(
     r"<!--.*?-->|<!\[CDATA\[(?P<cdata>.*?)\]\]>|<\?.*?\?>|<!DOCTYPE[^\[>]*>|"

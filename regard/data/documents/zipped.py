@@ -17,6 +17,10 @@ MAX_EXPANDED = 500_000_000
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
+class ExpandedSizeError(UserError):
+    """An archive that is too large when it is expanded."""
+
+
 class Archive:
     """A zip archive that is read with limits.
 
@@ -43,7 +47,9 @@ class Archive:
             raise UserError(f"{name}: is compressed by a method that is not used in {kind}")
         size = sum(one.file_size for one in self.members)  # zipfile reads at most as many bytes
         if size > limit:
-            raise UserError(f"{name}: has {size:,} bytes when it is expanded, but at most {limit:,} are possible")
+            raise ExpandedSizeError(
+                f"{name}: has {size:,} bytes when it is expanded, but at most {limit:,} are possible"
+            )
 
     def read(self, member: zipfile.ZipInfo | str) -> bytes:
         """Return the content of a file."""

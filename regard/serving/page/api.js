@@ -32,8 +32,17 @@ export function watchRequests(callback) {
   onPendingChange = callback;
 }
 
+/** Return the response of `api/${path}` as text. */
+export function requestText(path, body, signal) {
+  return send(path, body, signal, (response) => response.text());
+}
+
 /** Return the response of `api/${path}`. A body is posted as JSON or as a form; without a body the method is GET. */
-export async function request(path, body, signal) {
+export function request(path, body, signal) {
+  return send(path, body, signal, readResponse);
+}
+
+async function send(path, body, signal, read) {
   const headers = apiKey ? { authorization: `Bearer ${apiKey}` } : {};
   const options = { headers, signal };
   if (body instanceof FormData) Object.assign(options, { method: "POST", body });
@@ -43,14 +52,15 @@ export async function request(path, body, signal) {
   }
   onPendingChange(++pending);
   try {
-    return await readResponse(await fetchOrFail(`api/${path}`, options));
+    const response = await fetchOrFail(`api/${path}`, options);
+    if (!response.ok) throw new ApiError(await errorMessage(response), response.status);
+    return await read(response);
   } finally {
     onPendingChange(--pending);
   }
 }
 
 async function readResponse(response) {
-  if (!response.ok) throw new ApiError(await errorMessage(response), response.status);
   const isBinary = response.headers.get("content-type").startsWith("application/octet-stream");
   return isBinary ? readPacket(await response.arrayBuffer()) : response.json();
 }

@@ -1,5 +1,7 @@
 // The tree of a beam search as SVG: a column for each step, sorted by score, with edges to the parents.
 
+import { setData } from "./panel_data.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const COLUMN_WIDTH = 132, ROW_HEIGHT = 34, NODE_WIDTH = 100, NODE_HEIGHT = 26, MARGIN = 8;
 const MAX_LABEL_WIDTH = 7; // in Latin letters
@@ -36,6 +38,7 @@ export function drawTree(container, nodes, onPoint) {
     return group;
   });
   container.append(svg);
+  setData(svg, () => treeRows(nodes));
   const show = (step, follow = true) => {
     shownStep = step;
     for (const [i, parts] of drawn) {
@@ -47,6 +50,12 @@ export function drawTree(container, nodes, onPoint) {
     if (follow) scrollTo(container, MARGIN + (step + 1) * COLUMN_WIDTH);
   };
   return { show };
+}
+
+/** Return the nodes as a table; `parent` is the number of another row. */
+function treeRows(nodes) {
+  const names = ["parent", "step", "token", "log_prob", "cumulative_log_prob", "score", "outcome"];
+  return [["node", ...names], ...nodes.map((node, i) => [i, ...names.map((name) => node[name] ?? "")])];
 }
 
 /** Return the indices of the nodes of each step, sorted by score. */

@@ -6,6 +6,7 @@ import { create } from "./dom.js";
 import { colourOfHead, paintHeads } from "./head_colours.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 import { Pointing } from "./pointing.js";
 import { isDark } from "./theme.js";
 import { WeightsTable } from "./weights_table.js";
@@ -41,6 +42,7 @@ export class HeadPanel {
    */
   show(title, hint, { map, weights, rows, columns, layers }, zoom) {
     this.title.textContent = title;
+    setData(this.wide, () => mapRows(map, rows, columns));
     this.hint.textContent = hint;
     const scale = makeScale(isDark(), map.signed);
     this.heads = (layers ?? []).filter(({ head }) => head !== undefined);

@@ -1,6 +1,7 @@
 // The selected images, which all sections share: files of the user, or drawn examples.
 
 import { create, createButton } from "./dom.js";
+import { createDropZone } from "./drop_zone.js";
 import { EXAMPLES, drawExample } from "./image_examples.js";
 
 /** The selected files. They are kept when a section is closed. */
@@ -22,11 +23,15 @@ export function createDropZones(page, onFile) {
   const { strings } = page;
   const isPair = page.model.sections.includes("views");
   const titles = isPair ? strings.views : [""];
-  const zones = titles.map((title, number) => createDropZone(number, title, strings, () => {
-    selectedExample = null;
-    page.saveView();
-    onFile();
-  }));
+  const zones = titles.map((title, number) => {
+    const fileName = selectedFiles[number]?.name;
+    return createDropZone({ title, text: strings.dropImage, fileName, accept: "image/*" }, (file) => {
+      selectedFiles[number] = file;
+      selectedExample = null;
+      page.saveView();
+      onFile();
+    });
+  });
   const select = async (name) => {
     await selectExample(name, isPair);
     page.saveView();
@@ -48,37 +53,3 @@ export async function selectExample(name, isPair) {
   selectedFiles.splice(0, selectedFiles.length, ...views);
   selectedExample = name;
 }
-
-/** Create an area on which a file can be dropped, or which opens a file dialog. */
-function createDropZone(number, title, strings, onFile) {
-  const input = create("input", { type: "file", accept: "image/*" });
-  const fileName = create("span", { class: "hint", text: selectedFiles[number]?.name ?? "" });
-  const zone = create("label", { class: "drop-zone", tabindex: 0 },
-    create("strong", { text: title }), create("span", { text: strings.dropImage }), fileName, input);
-  const select = (file) => {
-    if (!file) return;
-    selectedFiles[number] = file;
-    fileName.textContent = file.name;
-    onFile();
-  };
-  input.addEventListener("change", () => select(input.files[0]));
-  zone.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    input.click();
-  });
-  for (const name of ["dragenter", "dragover"]) {
-    zone.addEventListener(name, (event) => {
-      event.preventDefault();
-      zone.classList.add("drag-over");
-    });
-  }
-  zone.addEventListener("dragleave", () => zone.classList.remove("drag-over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("drag-over");
-    select(event.dataTransfer.files[0]);
-  });
-  return zone;
-}
-

@@ -5,6 +5,7 @@ import { makeScale } from "./colours.js";
 import { drawLegend } from "./description.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 import { Pointing, moveIndex } from "./pointing.js";
 import { isDark } from "./theme.js";
 
@@ -15,6 +16,7 @@ const PIXELS_PER_TICK = 46;
 /** Create a figure of a map; the value at the point is shown below it. `axes` are the names of rows and columns. */
 export function createPicture(title, map, maxWidth, axes) {
   const canvas = create("canvas", { "aria-label": `${title}, ${axes.join(" × ")}` });
+  setData(canvas, () => mapRows(map));
   const readout = create("span", { class: "readout", "aria-live": "polite" });
   const width = Math.min(maxWidth, innerWidth - 60) - LEFT;
   const height = Math.min(MAX_HEIGHT, Math.max(MIN_SIDE, (width * map.rows) / map.columns));

@@ -3,6 +3,7 @@
 import { prepare } from "./canvas.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 
 export const LARGE = Math.min(320, innerWidth - 48);
 export const THUMBNAIL = 84;
@@ -48,6 +49,7 @@ export function drawOverlay(image, { map = null, patchSize = [1, 1], side = LARG
       context.strokeRect(left * patchWidth, top * patchHeight, width, height);
     }
   }
+  if (map) setData(canvas, () => mapRows(map));
   return canvas;
 }
 

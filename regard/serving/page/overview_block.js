@@ -4,6 +4,7 @@ import { pageColours, prepare } from "./canvas.js";
 import { makeScale } from "./colours.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
+import { mapRows, setData } from "./panel_data.js";
 import { isDark } from "./theme.js";
 import { arrayToMap } from "./translations.js";
 
@@ -22,6 +23,7 @@ export class FlowBlock {
     this.element = create("button", { class: "flow-block", title: why, "aria-description": why, on: { click: open } },
       create("strong", { text: title }), this.canvas, this.numbers);
     this.element.style.setProperty("--depth", String(depth));
+    setData(this.element, () => (this.map ? mapRows(this.map, this.isMap ? undefined : tokens) : []));
     if (this.map) this.image = paint(this.map, makeScale(isDark(), !this.isMap || this.map.signed));
   }
 

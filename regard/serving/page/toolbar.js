@@ -1,13 +1,15 @@
-// Buttons that apply to the whole view: its guided tour, and copying its link.
+// Buttons that apply to the whole view: the guided tour, copying its link, and downloads.
 
 import { create, createButton } from "./dom.js";
+import { createDownloads } from "./downloads.js";
 
 const SHOWN_MILLISECONDS = 2000;
 
 /** Fill the toolbar above the section. */
-export function fillToolbar(container, strings, startTour) {
+export function fillToolbar(container, panels, page, startTour) {
+  const { strings } = page;
   const copyButton = createButton(strings.copyLink, () => copyLink(copyButton, strings), { class: "tool copy-link" });
-  container.replaceChildren(createButton(strings.tour, startTour, { class: "tool start-tour" }), copyButton);
+  container.replaceChildren(createButton(strings.tour, startTour, { class: "tool start-tour" }), copyButton, createDownloads(panels, page));
 }
 
 /** Copy the address of the view. Where the browser forbids it, show the address for copying by hand. */

@@ -1,4 +1,5 @@
-// A guided tour through the sections on the user's own models. Its texts are in tour_strings.js, in the same order.
+// A guided tour through the sections on the user's own models. Its texts are in tour_strings.js, in the same order, and are
+// loaded when the tour is opened.
 
 import { create, createButton } from "./dom.js";
 
@@ -42,14 +43,17 @@ export function modelOfStop({ kinds }, { model, models }) {
 }
 
 /** Fill the container with a stop, counted from 1. `go(number)` opens another one; `go(null)` ends the tour. */
-export function showStop(container, number, { strings, model, models }, go) {
+export async function showStop(container, number, { strings, language, model, models }, go) {
   container.hidden = number === null;
+  container.dataset.stop = number ?? "";
   if (number === null) {
     container.replaceChildren();
     return;
   }
+  const { STOP_STRINGS } = await import("./tour_strings.js");
+  if (container.dataset.stop !== String(number)) return; // another stop was opened meanwhile
   const stop = STOPS[number - 1];
-  const { title, text } = strings.tourStops[number - 1];
+  const { title, text } = (STOP_STRINGS[language] ?? STOP_STRINGS.en)[number - 1];
   const hasModel = modelOfStop(stop, { model, models });
   const missing = hasModel ? [] : [create("p", { class: "warning", text: strings.tourMissing((stop.kinds ?? ["transformer"])[0]) })];
   const previous = createButton(strings.tourPrevious, () => go(number - 1), { disabled: number === 1 });

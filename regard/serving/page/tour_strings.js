@@ -1,176 +1,162 @@
-// Texts of the guided tour, one per stop of tour.js.
+// Texts of the guided tour, one per stop of tour.js. They are loaded when the tour is opened.
 
-export const STRINGS = {
-  en: {
-    tour: "Guided tour",
-    tourNext: "Next",
-    tourPrevious: "Back",
-    tourEnd: "End the tour",
-    tourMissing: (kind) => `This server has no model of kind ${kind}, so this stop has only its text. Serve one with: regard serve RUN OTHER_RUN`,
-    tourStops: [
-      { title: "What you will see",
-        text: "This is your model at work on your sentence, every number its own. A Transformer turns tokens into vectors, lets them "
-          + "exchange information by attention, and turns the last vector into the next token. The tour takes attention apart first, then "
-          + "puts the model together again. You can change the sentence at any stop, and click everything." },
-      { title: "Attention is a lookup",
-        text: "A position asks a question, its query q. Every token has a key k, what it can be found by, and a value v, what it hands "
-          + "over. Attention = softmax(q·kᵀ/√d)·v: multiply the query with every key, turn the products into weights that add up to 1, and average the "
-          + "values with them. Read the table from left to right; the key with the longest bar gave most of the answer. Below is the same "
-          + "with two tokens: change a number there and watch the weights." },
-      { title: "Why divide by √d",
-        text: "q·k is a sum of d products, so it spreads in proportion to √d. Without the division large scores make softmax nearly 1 for one key and "
-          + "0 for the rest; in these flat ends the gradient vanishes and nothing is learned. In the example below, untick ÷ √4: 0.73 and 0.27 become "
-          + "0.88 and 0.12. A head of width 64 divides by 8. Models can also be trained with another factor, qk_scale." },
-      { title: "The mask",
-        text: "A decoder that predicts the next token must not read it. Its self-attention gives every later position the score −∞, and e^−∞ = 0: the weight "
-          + "is exactly zero, not just small. These are the grey rows. Cross-attention and the encoder have no such mask, because the source is known from the start." },
-      { title: "Self-attention and cross-attention",
-        text: "In self-attention q, k and v come from one sequence: the source reads itself, or the target reads itself. In cross-attention the "
-          + "query comes from the decoder, the keys and values from the encoder: this is where the target reads the source. The three groups on the left are these "
-          + "three uses of one mechanism. Rows are queries, columns are keys, and every row adds up to 1." },
-      { title: "Several heads",
-        text: "One softmax can point at one thing at a time. So the width is split among heads: each has its own W_Q, W_K and W_V, attends by "
-          + "itself, and their outputs are joined and mixed by W_O. Compare the thumbnails of a row: one head may follow neighbours, another a kind of word. "
-          + "With 8 heads of width 64, the cost is that of one head of width 512." },
-      { title: "Where q, k and v come from",
-        text: "Nothing but three matrices: q = x·W_Q, k = x·W_K, v = x·W_V, here with the first terms of your model. The matrices are what training learns. "
-          + "Some models add a bias (qkv_bias, as ViT, CroCo, DUSt3R and MASt3R do); dropout on the weights and on the output acts in training only. "
-          + "With rotary positions, q and k are also rotated by an angle that depends on the position." },
-      { title: "Around attention: Add & Norm and feed-forward",
-        text: "Attention never stands alone. Its result is added to its input (residual), so that no information is lost and gradients reach "
-          + "the lowest layer. LayerNorm keeps the numbers in range: after the sum in the original paper (post-norm), before the sublayer in most vision models (pre-norm). "
-          + "Then the feed-forward layer changes every position by itself: wider, activation, narrow again, such as 512 → 2048 → 512. Step 9 shows it." },
-      { title: "Another order: linear attention",
-        text: "The last step is weights · V. Written with columns, A = KᵀQ and O = V·A. Without softmax, V(KᵀQ) = (V·Kᵀ)Q, and V·Kᵀ has a size that does not depend on the "
-          + "length: the cost falls from n² to n. Linear attention does this, with a positive function of q and k in place of softmax. "
-          + "What is lost is sharpness: it cannot put all weight on one key." },
-      { title: "The cost of attention",
-        text: "The matrix has one cell per pair of tokens: twice as long a sentence has four times as many cells. Two ways round it: local attention reads only a "
-          + "neighbourhood, and routing attention lets the model learn clusters and attend within them. Both keep the softmax. In regard the kind is one line "
-          + "of the recipe: full, local, linear or routing." },
-      { title: "Positions",
-        text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own, added to the embedding, not appended. "
-          + "Sinusoidal encodings exist for any length, also longer than any sentence in training; learned ones end at the length that was trained. Rotary encodings rotate q and k "
-          + "instead, so that q·k depends on the distance. In the similarity picture, the bright diagonal means: near positions look alike." },
-      { title: "From words to vectors",
-        text: "Text is split into tokens from a fixed vocabulary; rare words become several pieces, so that the table stays small. Each token is an index, and the index "
-          + "selects a row of the embedding table: the first strips of the picture. BOS begins a translation, END ends it, padding fills a batch and is masked." },
-      { title: "Encoder and decoder",
-        text: "Two stacks of layers, none of which share weights. An encoder layer is self-attention and feed-forward; a decoder layer has cross-attention in between. "
-          + "Follow one token downwards: its strip changes in every block, and each change is an addition. Maps show who read whom." },
-      { title: "Vectors that know their context",
-        text: "In the embedding, “bank” is the same vector in every sentence. After the encoder it is not: attention has mixed in its neighbours. These vectors are useful by themselves, "
-          + "for classifiers or search: `regard.Embedder` or translator.embed(). See in layer 1 which tokens a token took its context from." },
-      { title: "One token at a time",
-        text: "The decoder starts with BOS and outputs a probability for every token of the vocabulary. The chosen one is appended and read in the next step, until END is chosen. "
-          + "Press Play: the framed row is the position that is being computed, and the bars at the bottom are its candidates." },
-      { title: "All tokens in one pass",
-        text: "A non-autoregressive model fills all positions in parallel. It must know the length first: a classifier predicts it from the source, or there are more positions than needed and the text ends at END. "
-          + "It is many times faster and somewhat less accurate, because a word cannot see which word its neighbour chose. Further iterations mask the least certain tokens and predict them again." },
-      { title: "How it was trained",
-        text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass: the mask makes this honest. "
-          + "In use it reads its own output, mistakes included. Scheduled sampling lets it read some of its own tokens in training. Guided attention pulls the maps, such as this one, "
-          + "towards a given alignment, by a loss or by weights added to the scores." },
-      { title: "Beam search",
-        text: "Taking the most probable token at each step (greedy) can miss the best sentence; trying all sentences is impossible. Beam search keeps the best few hypotheses at each step. "
-          + "Step through the tree: a token that was second may win later. Probabilities below 1 make long sentences look worse, so the sum of log-probabilities is divided by a length penalty." },
-      { title: "The alignment",
-        text: "Point at a word of the translation: the source words that its cross-attention read light up. With “I love apples”, 我 reads “I”, 喜欢 reads “love”, 苹果 reads “apples”. "
-          + "The model was given no dictionary; it learned this because it makes the next token easier to predict." },
-      { title: "Try it: what if",
-        text: "Attention weights suggest a cause; an experiment tests it. Click a head of decoder.0.cross to switch it off. If the translation stays the same, other heads carry the same information. "
-          + "Then make attention sharper or flatter (scale of scores), or change one word and see which output tokens change." },
-      { title: "Images: ViT",
-        text: "An image becomes a sequence: 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
-          + "and an encoder with 12 heads of width 64 does the rest. Rollout multiplies the attention of all layers and shows which patches reached the answer." },
-      { title: "Images: Swin",
-        text: "Attention over all patches costs n². Swin attends within windows, shifts the windows by half in every second layer so that information crosses their borders, and merges 2×2 patches "
-          + "between stages, so that later windows see more of the image. Click a patch: only its own window lights up." },
-      { title: "Two views: CroCo",
-        text: "CroCo masks most of one view and completes it from a second view of the same scene. Its decoder block has self-attention, cross-attention to the other view, and a feed-forward layer, each with a "
-          + "residual connection. To fill in a patch it must find the same point in the other view: cross-attention becomes matching. DUSt3R and MASt3R build on these blocks." },
-      { title: "All together",
-        text: "The whole model again. You should now be able to say of every block what it reads, what it adds and why it is there. Play it once more with a sentence of your own, click a block that is not clear, "
-          + "and send a view to someone with Copy link." },
-    ],
-  },
-  zh: {
-    tour: "导览",
-    tourNext: "下一站",
-    tourPrevious: "上一站",
-    tourEnd: "结束导览",
-    tourMissing: (kind) => `此服务器上没有 ${kind} 类型的模型，这一站只有文字。可以这样同时启动几个模型：regard serve RUN OTHER_RUN`,
-    tourStops: [
-      { title: "会看到什么",
-        text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元变成向量，让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。"
-          + "导览先拆开注意力，再把模型重新组装起来。每一站都可以换句子，看到的一切都可以点击。" },
-      { title: "注意力就是查找",
-        text: "一个位置提出问题，就是查询 q。每个词元都有一个键 k（凭什么被找到）和一个值 v（交出什么内容）。注意力 = softmax(q·kᵀ/√d)·v：查询与每个键相乘，"
-          + "乘积换算成总和为 1 的权重，再用权重对值取平均。表格从左往右看，条形最长的键贡献了大部分答案。下面是只有两个词元的例子，改一个数字，看权重怎样变化。" },
-      { title: "为什么要除以 √d",
-        text: "q·k 是 d 个乘积之和，它的波动范围与 √d 成正比。如果不除，分数过大，softmax 会让一个键接近 1、其余接近 0；在这样平坦的两端，梯度消失，什么也学不到。"
-          + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。头的宽度为 64 时，除数是 8。训练时也可以用 qk_scale 设成别的系数。" },
-      { title: "掩码",
-        text: "解码器要预测下一个词元，就不能先看到它。解码器自注意力把后面所有位置的分数设为 −∞，而 e^−∞ = 0：权重恰好是零，而不只是很小。表中灰色的行就是这些位置。"
-          + "交叉注意力和编码器不需要这种掩码，因为源句一开始就是已知的。" },
-      { title: "自注意力与交叉注意力",
-        text: "自注意力的 q、k、v 来自同一个序列：源句读自己，或者译文读自己。交叉注意力的查询来自解码器，键和值来自编码器，译文就在这里读取源句。"
-          + "左边三组图，就是同一机制的三种用法。行是查询，列是键，每一行的权重之和为 1。" },
-      { title: "多个头",
-        text: "一个 softmax 一次只能集中在一处。所以把宽度分给几个头：每个头有自己的 W_Q、W_K、W_V，各自计算注意力，输出拼接后由 W_O 混合。"
-          + "比较同一行的小图：有的头看相邻的词元，有的头看某一类词。8 个宽度为 64 的头，计算量和一个宽度为 512 的头相当。" },
-      { title: "q、k、v 从哪里来",
-        text: "只需要三个矩阵：q = x·W_Q，k = x·W_K，v = x·W_V，这里列出你的模型的前几项。训练学到的就是这些矩阵。有的模型还加偏置（qkv_bias，ViT、CroCo、DUSt3R 和 MASt3R 都用）；"
-          + "注意力权重和输出上的 dropout 只在训练时起作用。使用旋转位置编码时，q 和 k 还要按位置旋转一个角度。" },
-      { title: "注意力之外：残差、归一化与前馈网络",
-        text: "注意力从不单独使用。它的结果加到输入上（残差），信息不会丢失，梯度也能传到最底层。层归一化使数值保持在合适的范围：原论文放在相加之后（post-norm），视觉模型大多放在子层之前（pre-norm）。"
-          + "然后前馈网络对每个位置单独变换：先变宽，经过激活函数，再变窄，比如 512 → 2048 → 512。第 9 步就是它。" },
-      { title: "换一个顺序：线性注意力",
-        text: "最后一步是权重乘以 V。写成列向量的形式，A = KᵀQ，O = V·A。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，计算量就从 n² 降到 n。"
-          + "线性注意力正是如此，用 q 和 k 的正值函数代替 softmax。代价是不够集中：它不能把全部权重放在一个键上。" },
-      { title: "注意力的代价",
-        text: "矩阵的每一格对应一对词元：句子长一倍，格子就是四倍。有两种办法：局部注意力只读邻近的词元；路由注意力让模型学会聚类，只在类内计算。两者都保留 softmax。"
-          + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
-      { title: "位置",
-        text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量，是加到词嵌入上，而不是拼接在后面。"
-          + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里明亮的对角线表示：相邻位置的编码相近。" },
-      { title: "从词到向量",
-        text: "文本切分成固定词表里的词元；少见的词拆成几段，词表才不会太大。每个词元是一个编号，编号对应嵌入表中的一行，也就是图中最上面的色条。"
-          + "BOS 表示译文开始，END 表示结束，PAD 把一批句子补到同样长，会被掩码遮住。" },
-      { title: "编码器与解码器",
-        text: "两个由多层组成的堆叠，各层都不共享权重。编码器的一层是自注意力和前馈网络，解码器的一层在两者之间多一个交叉注意力。"
-          + "顺着一个词元往下看：它的色条在每一块都有变化，每次变化都是一次相加。方图表示谁读取了谁。" },
-      { title: "带有上下文的向量",
-        text: "在词嵌入里，“bank” 在任何句子中都是同一个向量；经过编码器就不同了，注意力把邻近词的信息混了进来。这样的向量本身就有用，可以用于分类或检索："
-          + "`regard.Embedder` 或 translator.embed()。看第 1 层：每个词元从哪些词元那里得到上下文。" },
-      { title: "逐个生成词元",
-        text: "解码器从 BOS 开始，为词表中的每个词元给出概率。选中的词元接在后面，下一步再读进去，直到选中 END。点击“播放”：加框的行是正在计算的位置，底部的条形是它的候选。" },
-      { title: "一次生成全部词元",
-        text: "非自回归模型并行填写所有位置。它要先知道长度：由分类器根据源句预测，或者多留一些位置，在 END 处截断。它快很多倍，准确率略低，因为一个词看不到旁边的词选了什么。"
-          + "后面的迭代把最没把握的词元遮住，再预测一次。" },
-      { title: "模型是怎样训练的",
-        text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；有掩码，模型就看不到答案。使用时它读的是自己的输出，包括错误。"
-          + "计划采样让它在训练中也读到一些自己生成的词元。引导注意力用损失函数，或者加在分数上的权重，把这样的注意力图引向给定的对齐。" },
-      { title: "束搜索",
-        text: "每一步都取概率最高的词元（贪心搜索），可能错过最好的句子；尝试所有句子又不可能。束搜索在每一步保留最好的几个候选。逐步查看这棵树：起初排第二的词元，后来可能胜出。"
-          + "概率小于 1，句子越长，乘积越小，所以对数概率之和要除以长度惩罚。" },
-      { title: "对齐",
-        text: "指向译文中的一个词，它的交叉注意力所读取的源词就会亮起。在 “I love apples” 里，“我” 读取 I，“喜欢” 读取 love，“苹果” 读取 apples。"
-          + "模型没有词典；它学会对齐，是因为这样更容易预测下一个词元。" },
-      { title: "动手试试：假设分析",
-        text: "注意力权重只是线索，实验才能检验。点击 decoder.0.cross 的一个头，把它关掉。如果译文不变，说明别的头带有同样的信息。"
-          + "再让注意力更集中或更分散（分数缩放），或者换一个词，看哪些输出词元会变。" },
-      { title: "图像：ViT",
-        text: "图像变成序列：224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
-          + "其余交给有 12 个头、每头宽度 64 的编码器。注意力展开把各层的注意力相乘，显示哪些图块影响了答案。" },
-      { title: "图像：Swin",
-        text: "所有图块之间的注意力，计算量是 n²。Swin 只在窗口内计算注意力，每隔一层把窗口移动一半，信息才能跨过边界；各阶段之间把 2×2 个图块合并，后面的窗口就能看到更大的范围。"
-          + "点击一个图块：只有它所在的窗口亮起。" },
-      { title: "两个视图：CroCo",
-        text: "CroCo 把一个视图的大部分遮住，根据同一场景的另一个视图补全。它的解码器块有自注意力、对另一视图的交叉注意力和前馈网络，各带残差连接。"
-          + "要补全一个图块，就得在另一视图里找到同一点，交叉注意力于是变成了匹配。DUSt3R 和 MASt3R 就建立在这些块之上。" },
-      { title: "合在一起",
-        text: "再看一遍整个模型。现在你应该能说出每一块读什么、加上什么、为什么需要它。用自己的句子再播放一次，点开不清楚的块，用“复制链接”把看到的视图发给别人。" },
-    ],
-  },
+export const STOP_STRINGS = {
+  en: [
+    { title: "What you will see",
+      text: "This is your model at work on your sentence, every number its own. A Transformer turns tokens into vectors, lets them "
+        + "exchange information by attention, and turns the last vector into the next token. The tour takes attention apart first, then "
+        + "puts the model together again. You can change the sentence at any stop, and click everything." },
+    { title: "Attention is a lookup",
+      text: "A position asks a question, its query q. Every token has a key k, what it can be found by, and a value v, what it hands "
+        + "over. Attention = softmax(q·kᵀ/√d)·v: multiply the query with every key, turn the products into weights that add up to 1, and average the "
+        + "values with them. Read the table from left to right; the key with the longest bar gave most of the answer. Below is the same "
+        + "with two tokens: change a number there and watch the weights." },
+    { title: "Why divide by √d",
+      text: "q·k is a sum of d products, so it spreads in proportion to √d. Without the division large scores make softmax nearly 1 for one key and "
+        + "0 for the rest; in these flat ends the gradient vanishes and nothing is learned. In the example below, untick ÷ √4: 0.73 and 0.27 become "
+        + "0.88 and 0.12. A head of width 64 divides by 8. Models can also be trained with another factor, qk_scale." },
+    { title: "The mask",
+      text: "A decoder that predicts the next token must not read it. Its self-attention gives every later position the score −∞, and e^−∞ = 0: the weight "
+        + "is exactly zero, not just small. These are the grey rows. Cross-attention and the encoder have no such mask, because the source is known from the start." },
+    { title: "Self-attention and cross-attention",
+      text: "In self-attention q, k and v come from one sequence: the source reads itself, or the target reads itself. In cross-attention the "
+        + "query comes from the decoder, the keys and values from the encoder: this is where the target reads the source. The three groups on the left are these "
+        + "three uses of one mechanism. Rows are queries, columns are keys, and every row adds up to 1." },
+    { title: "Several heads",
+      text: "One softmax can point at one thing at a time. So the width is split among heads: each has its own W_Q, W_K and W_V, attends by "
+        + "itself, and their outputs are joined and mixed by W_O. Compare the thumbnails of a row: one head may follow neighbours, another a kind of word. "
+        + "With 8 heads of width 64, the cost is that of one head of width 512." },
+    { title: "Where q, k and v come from",
+      text: "Nothing but three matrices: q = x·W_Q, k = x·W_K, v = x·W_V, here with the first terms of your model. The matrices are what training learns. "
+        + "Some models add a bias (qkv_bias, as ViT, CroCo, DUSt3R and MASt3R do); dropout on the weights and on the output acts in training only. "
+        + "With rotary positions, q and k are also rotated by an angle that depends on the position." },
+    { title: "Around attention: Add & Norm and feed-forward",
+      text: "Attention never stands alone. Its result is added to its input (residual), so that no information is lost and gradients reach "
+        + "the lowest layer. LayerNorm keeps the numbers in range: after the sum in the original paper (post-norm), before the sublayer in most vision models (pre-norm). "
+        + "Then the feed-forward layer changes every position by itself: wider, activation, narrow again, such as 512 → 2048 → 512. Step 9 shows it." },
+    { title: "Another order: linear attention",
+      text: "The last step is weights · V. Written with columns, A = KᵀQ and O = V·A. Without softmax, V(KᵀQ) = (V·Kᵀ)Q, and V·Kᵀ has a size that does not depend on the "
+        + "length: the cost falls from n² to n. Linear attention does this, with a positive function of q and k in place of softmax. "
+        + "What is lost is sharpness: it cannot put all weight on one key." },
+    { title: "The cost of attention",
+      text: "The matrix has one cell per pair of tokens: twice as long a sentence has four times as many cells. Two ways round it: local attention reads only a "
+        + "neighbourhood, and routing attention lets the model learn clusters and attend within them. Both keep the softmax. In regard the kind is one line "
+        + "of the recipe: full, local, linear or routing." },
+    { title: "Positions",
+      text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own, added to the embedding, not appended. "
+        + "Sinusoidal encodings exist for any length, also longer than any sentence in training; learned ones end at the length that was trained. Rotary encodings rotate q and k "
+        + "instead, so that q·k depends on the distance. In the similarity picture, the bright diagonal means: near positions look alike." },
+    { title: "From words to vectors",
+      text: "Text is split into tokens from a fixed vocabulary; rare words become several pieces, so that the table stays small. Each token is an index, and the index "
+        + "selects a row of the embedding table: the first strips of the picture. BOS begins a translation, END ends it, padding fills a batch and is masked." },
+    { title: "Encoder and decoder",
+      text: "Two stacks of layers, none of which share weights. An encoder layer is self-attention and feed-forward; a decoder layer has cross-attention in between. "
+        + "Follow one token downwards: its strip changes in every block, and each change is an addition. Maps show who read whom." },
+    { title: "Vectors that know their context",
+      text: "In the embedding, “bank” is the same vector in every sentence. After the encoder it is not: attention has mixed in its neighbours. These vectors are useful by themselves, "
+        + "for classifiers or search: `regard.Embedder` or translator.embed(). See in layer 1 which tokens a token took its context from." },
+    { title: "One token at a time",
+      text: "The decoder starts with BOS and outputs a probability for every token of the vocabulary. The chosen one is appended and read in the next step, until END is chosen. "
+        + "Press Play: the framed row is the position that is being computed, and the bars at the bottom are its candidates." },
+    { title: "All tokens in one pass",
+      text: "A non-autoregressive model fills all positions in parallel. It must know the length first: a classifier predicts it from the source, or there are more positions than needed and the text ends at END. "
+        + "It is many times faster and somewhat less accurate, because a word cannot see which word its neighbour chose. Further iterations mask the least certain tokens and predict them again." },
+    { title: "How it was trained",
+      text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass: the mask makes this honest. "
+        + "In use it reads its own output, mistakes included. Scheduled sampling lets it read some of its own tokens in training. Guided attention pulls the maps, such as this one, "
+        + "towards a given alignment, by a loss or by weights added to the scores." },
+    { title: "Beam search",
+      text: "Taking the most probable token at each step (greedy) can miss the best sentence; trying all sentences is impossible. Beam search keeps the best few hypotheses at each step. "
+        + "Step through the tree: a token that was second may win later. Probabilities below 1 make long sentences look worse, so the sum of log-probabilities is divided by a length penalty." },
+    { title: "The alignment",
+      text: "Point at a word of the translation: the source words that its cross-attention read light up. With “I love apples”, 我 reads “I”, 喜欢 reads “love”, 苹果 reads “apples”. "
+        + "The model was given no dictionary; it learned this because it makes the next token easier to predict." },
+    { title: "Try it: what if",
+      text: "Attention weights suggest a cause; an experiment tests it. Click a head of decoder.0.cross to switch it off. If the translation stays the same, other heads carry the same information. "
+        + "Then make attention sharper or flatter (scale of scores), or change one word and see which output tokens change." },
+    { title: "Images: ViT",
+      text: "An image becomes a sequence: 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
+        + "and an encoder with 12 heads of width 64 does the rest. Rollout multiplies the attention of all layers and shows which patches reached the answer." },
+    { title: "Images: Swin",
+      text: "Attention over all patches costs n². Swin attends within windows, shifts the windows by half in every second layer so that information crosses their borders, and merges 2×2 patches "
+        + "between stages, so that later windows see more of the image. Click a patch: only its own window lights up." },
+    { title: "Two views: CroCo",
+      text: "CroCo masks most of one view and completes it from a second view of the same scene. Its decoder block has self-attention, cross-attention to the other view, and a feed-forward layer, each with a "
+        + "residual connection. To fill in a patch it must find the same point in the other view: cross-attention becomes matching. DUSt3R and MASt3R build on these blocks." },
+    { title: "All together",
+      text: "The whole model again. You should now be able to say of every block what it reads, what it adds and why it is there. Play it once more with a sentence of your own, click a block that is not clear, "
+        + "and send a view to someone with Copy link." },
+  ],
+  zh: [
+    { title: "会看到什么",
+      text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元变成向量，让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。"
+        + "导览先拆开注意力，再把模型重新组装起来。每一站都可以换句子，看到的一切都可以点击。" },
+    { title: "注意力就是查找",
+      text: "一个位置提出问题，就是查询 q。每个词元都有一个键 k（凭什么被找到）和一个值 v（交出什么内容）。注意力 = softmax(q·kᵀ/√d)·v：查询与每个键相乘，"
+        + "乘积换算成总和为 1 的权重，再用权重对值取平均。表格从左往右看，条形最长的键贡献了大部分答案。下面是只有两个词元的例子，改一个数字，看权重怎样变化。" },
+    { title: "为什么要除以 √d",
+      text: "q·k 是 d 个乘积之和，它的波动范围与 √d 成正比。如果不除，分数过大，softmax 会让一个键接近 1、其余接近 0；在这样平坦的两端，梯度消失，什么也学不到。"
+        + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。头的宽度为 64 时，除数是 8。训练时也可以用 qk_scale 设成别的系数。" },
+    { title: "掩码",
+      text: "解码器要预测下一个词元，就不能先看到它。解码器自注意力把后面所有位置的分数设为 −∞，而 e^−∞ = 0：权重恰好是零，而不只是很小。表中灰色的行就是这些位置。"
+        + "交叉注意力和编码器不需要这种掩码，因为源句一开始就是已知的。" },
+    { title: "自注意力与交叉注意力",
+      text: "自注意力的 q、k、v 来自同一个序列：源句读自己，或者译文读自己。交叉注意力的查询来自解码器，键和值来自编码器，译文就在这里读取源句。"
+        + "左边三组图，就是同一机制的三种用法。行是查询，列是键，每一行的权重之和为 1。" },
+    { title: "多个头",
+      text: "一个 softmax 一次只能集中在一处。所以把宽度分给几个头：每个头有自己的 W_Q、W_K、W_V，各自计算注意力，输出拼接后由 W_O 混合。"
+        + "比较同一行的小图：有的头看相邻的词元，有的头看某一类词。8 个宽度为 64 的头，计算量和一个宽度为 512 的头相当。" },
+    { title: "q、k、v 从哪里来",
+      text: "只需要三个矩阵：q = x·W_Q，k = x·W_K，v = x·W_V，这里列出你的模型的前几项。训练学到的就是这些矩阵。有的模型还加偏置（qkv_bias，ViT、CroCo、DUSt3R 和 MASt3R 都用）；"
+        + "注意力权重和输出上的 dropout 只在训练时起作用。使用旋转位置编码时，q 和 k 还要按位置旋转一个角度。" },
+    { title: "注意力之外：残差、归一化与前馈网络",
+      text: "注意力从不单独使用。它的结果加到输入上（残差），信息不会丢失，梯度也能传到最底层。层归一化使数值保持在合适的范围：原论文放在相加之后（post-norm），视觉模型大多放在子层之前（pre-norm）。"
+        + "然后前馈网络对每个位置单独变换：先变宽，经过激活函数，再变窄，比如 512 → 2048 → 512。第 9 步就是它。" },
+    { title: "换一个顺序：线性注意力",
+      text: "最后一步是权重乘以 V。写成列向量的形式，A = KᵀQ，O = V·A。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，计算量就从 n² 降到 n。"
+        + "线性注意力正是如此，用 q 和 k 的正值函数代替 softmax。代价是不够集中：它不能把全部权重放在一个键上。" },
+    { title: "注意力的代价",
+      text: "矩阵的每一格对应一对词元：句子长一倍，格子就是四倍。有两种办法：局部注意力只读邻近的词元；路由注意力让模型学会聚类，只在类内计算。两者都保留 softmax。"
+        + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
+    { title: "位置",
+      text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量，是加到词嵌入上，而不是拼接在后面。"
+        + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里明亮的对角线表示：相邻位置的编码相近。" },
+    { title: "从词到向量",
+      text: "文本切分成固定词表里的词元；少见的词拆成几段，词表才不会太大。每个词元是一个编号，编号对应嵌入表中的一行，也就是图中最上面的色条。"
+        + "BOS 表示译文开始，END 表示结束，PAD 把一批句子补到同样长，会被掩码遮住。" },
+    { title: "编码器与解码器",
+      text: "两个由多层组成的堆叠，各层都不共享权重。编码器的一层是自注意力和前馈网络，解码器的一层在两者之间多一个交叉注意力。"
+        + "顺着一个词元往下看：它的色条在每一块都有变化，每次变化都是一次相加。方图表示谁读取了谁。" },
+    { title: "带有上下文的向量",
+      text: "在词嵌入里，“bank” 在任何句子中都是同一个向量；经过编码器就不同了，注意力把邻近词的信息混了进来。这样的向量本身就有用，可以用于分类或检索："
+        + "`regard.Embedder` 或 translator.embed()。看第 1 层：每个词元从哪些词元那里得到上下文。" },
+    { title: "逐个生成词元",
+      text: "解码器从 BOS 开始，为词表中的每个词元给出概率。选中的词元接在后面，下一步再读进去，直到选中 END。点击“播放”：加框的行是正在计算的位置，底部的条形是它的候选。" },
+    { title: "一次生成全部词元",
+      text: "非自回归模型并行填写所有位置。它要先知道长度：由分类器根据源句预测，或者多留一些位置，在 END 处截断。它快很多倍，准确率略低，因为一个词看不到旁边的词选了什么。"
+        + "后面的迭代把最没把握的词元遮住，再预测一次。" },
+    { title: "模型是怎样训练的",
+      text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；有掩码，模型就看不到答案。使用时它读的是自己的输出，包括错误。"
+        + "计划采样让它在训练中也读到一些自己生成的词元。引导注意力用损失函数，或者加在分数上的权重，把这样的注意力图引向给定的对齐。" },
+    { title: "束搜索",
+      text: "每一步都取概率最高的词元（贪心搜索），可能错过最好的句子；尝试所有句子又不可能。束搜索在每一步保留最好的几个候选。逐步查看这棵树：起初排第二的词元，后来可能胜出。"
+        + "概率小于 1，句子越长，乘积越小，所以对数概率之和要除以长度惩罚。" },
+    { title: "对齐",
+      text: "指向译文中的一个词，它的交叉注意力所读取的源词就会亮起。在 “I love apples” 里，“我” 读取 I，“喜欢” 读取 love，“苹果” 读取 apples。"
+        + "模型没有词典；它学会对齐，是因为这样更容易预测下一个词元。" },
+    { title: "动手试试：假设分析",
+      text: "注意力权重只是线索，实验才能检验。点击 decoder.0.cross 的一个头，把它关掉。如果译文不变，说明别的头带有同样的信息。"
+        + "再让注意力更集中或更分散（分数缩放），或者换一个词，看哪些输出词元会变。" },
+    { title: "图像：ViT",
+      text: "图像变成序列：224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
+        + "其余交给有 12 个头、每头宽度 64 的编码器。注意力展开把各层的注意力相乘，显示哪些图块影响了答案。" },
+    { title: "图像：Swin",
+      text: "所有图块之间的注意力，计算量是 n²。Swin 只在窗口内计算注意力，每隔一层把窗口移动一半，信息才能跨过边界；各阶段之间把 2×2 个图块合并，后面的窗口就能看到更大的范围。"
+        + "点击一个图块：只有它所在的窗口亮起。" },
+    { title: "两个视图：CroCo",
+      text: "CroCo 把一个视图的大部分遮住，根据同一场景的另一个视图补全。它的解码器块有自注意力、对另一视图的交叉注意力和前馈网络，各带残差连接。"
+        + "要补全一个图块，就得在另一视图里找到同一点，交叉注意力于是变成了匹配。DUSt3R 和 MASt3R 就建立在这些块之上。" },
+    { title: "合在一起",
+      text: "再看一遍整个模型。现在你应该能说出每一块读什么、加上什么、为什么需要它。用自己的句子再播放一次，点开不清楚的块，用“复制链接”把看到的视图发给别人。" },
+  ],
 };

@@ -2,6 +2,7 @@
 
 import { prepare } from "./canvas.js";
 import { colourOf, makeScale } from "./colours.js";
+import { setData } from "./panel_data.js";
 import { isDark } from "./theme.js";
 
 const CELL_HEIGHT = 16;
@@ -23,7 +24,7 @@ export function drawVector(values, maximum, cellWidth = fittingCellWidth(values.
     context.fillStyle = colourOf(scale, (value / maximum + 1) / 2);
     context.fillRect((i % perRow) * cellWidth, Math.floor(i / perRow) * (CELL_HEIGHT + 2), cellWidth - gap, CELL_HEIGHT);
   });
-  return canvas;
+  return setData(canvas, () => [Array.from(values)]);
 }
 
 /** A strip is at most as wide as a third of the window, so that tables fit on a phone. */

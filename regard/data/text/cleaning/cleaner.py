@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from regard.data.text.cleaning.analysis import Texts
 from regard.data.text.cleaning.fingerprints import FingerprintSet
+from regard.data.text.cleaning.model_rule import ModelRule, PairScore
 from regard.data.text.cleaning.report import Report
 from regard.data.text.cleaning.rules import Chunk, Learned, Mask, check_pairs, either, make_chunk
 from regard.data.text.cleaning.sample import Sample
-from regard.data.text.cleaning.settings import RULES, CleaningSettings
+from regard.data.text.cleaning.settings import RULES, CleaningSettings, ModelCleaningSettings
 from regard.data.text.readers import PairRecord
 from regard.errors import UserError
 
@@ -38,8 +39,7 @@ class Cleaner:
         settings: Thresholds of the rules.
         languages: Language codes of both sides; "" if a language is unknown.
         excluded: Texts of test sets. A pair with one of them on either side is removed.
-        score: Scores pairs with a model, as the last rule; a lower score is better.
-        max_score: Pairs with a higher score are removed.
+        score: Cross-entropies of pairs by a model, for the last rule; `settings` must be `ModelCleaningSettings`.
 
     Attributes:
         report: Counts and examples, complete when all pairs were yielded.
@@ -60,10 +60,9 @@ class Cleaner:
         settings: CleaningSettings,
         languages: tuple[str, str] = ("", ""),
         excluded: Iterable[str] = (),
-        score: Callable[[Sequence[PairRecord]], npt.NDArray[np.floating]] | None = None,
-        max_score: float = np.inf,
+        score: PairScore | None = None,
     ) -> None:
-        self.settings, self.languages, self._score, self._max_score = settings, languages, score, max_score
+        self.settings, self.languages, self._score = settings, languages, score
         self.report = Report()
         self._excluded = FingerprintSet()
         excluded = iter(excluded)
@@ -83,13 +82,18 @@ class Cleaner:
         learned = Learned(sample, self.settings, self.languages)
         self.report.notes += learned.notes
         self.report.conditions |= {"scripts": [list(names) for names in learned.scripts.names]}
+        model = None
+        if self._score is not None:
+            assert isinstance(self.settings, ModelCleaningSettings)
+            model = ModelRule(self._score, sample, self.settings)
+            self.report.notes.append(model.note)
         del sample
         remaining = iter(decisions)
         for records in chunks(read()):
             numbers = next(remaining, None)
             if numbers is None or len(numbers) != len(records):
                 raise UserError(f"{records[0].file}: changed while it was being cleaned; clean it again")
-            self._second_rules(records, numbers, learned)
+            self._second_rules(records, numbers, learned, model)
             self.report.total += len(records)
             progress("cleaning", len(records))
             yield records, numbers == 0
@@ -117,7 +121,9 @@ class Cleaner:
             progress("reading", len(part))
         return decisions, sample
 
-    def _second_rules(self, records: Sequence[PairRecord], numbers: Numbers, learned: Learned) -> None:
+    def _second_rules(
+        self, records: Sequence[PairRecord], numbers: Numbers, learned: Learned, model: ModelRule | None
+    ) -> None:
         """Apply the rules of the second pass and report the removed pairs."""
         kept = np.flatnonzero(numbers == 0)
         chunk = make_chunk([records[index].pair for index in kept.tolist()])
@@ -125,20 +131,20 @@ class Cleaner:
         for rule, broken in learned.check(chunk):
             mark(found, rule, broken)
         numbers[kept] = found
-        scores = self._score_remaining(records, numbers)
-        details = self._details(chunk, kept, found, learned) | scores
+        details = self._details(chunk, kept, found, learned)
+        if model is not None and model.applied:
+            details |= self._apply_model(records, numbers, model)
         for index in np.flatnonzero(numbers).tolist():
             self.report.add(NAMES[int(numbers[index])], records[index], details.get(index, ""))
 
-    def _score_remaining(self, records: Sequence[PairRecord], numbers: Numbers) -> dict[int, str]:
+    def _apply_model(self, records: Sequence[PairRecord], numbers: Numbers, model: ModelRule) -> dict[int, str]:
+        """Apply the rule of the model to the remaining pairs; return the values of those that it removes."""
         kept = np.flatnonzero(numbers == 0)
-        if self._score is None or not len(kept):
+        if not len(kept):
             return {}
-        scores = self._score([records[index] for index in kept.tolist()])
-        bad = scores > self._max_score
-        numbers[kept[bad]] = NUMBERS["model"]
-        pairs = zip(kept[bad], scores[bad], strict=True)
-        return {int(index): f"{score:.2f}" for index, score in pairs}
+        broken, values = model.check([records[index].pair for index in kept.tolist()])
+        numbers[kept[broken]] = NUMBERS["model"]
+        return {int(index): f"{value:.2f}" for index, value in zip(kept[broken], values[broken], strict=True)}
 
     def _details(self, chunk: Chunk, kept: npt.NDArray[np.int64], found: Numbers, learned: Learned) -> dict[int, str]:
         """Return values of the learned rules for the pairs that they removed."""

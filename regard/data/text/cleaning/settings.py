@@ -53,3 +53,14 @@ class CleaningSettings(Settings):
     misaligned: float | None = Field(
         0.5, ge=-1, le=1, description="minimum score: about 0 for random pairs, about 1 for typical translations"
     )
+
+
+class ModelCleaningSettings(CleaningSettings):
+    """Thresholds of the rules of `regard clean` with a model."""
+
+    model: float = Field(
+        0.5, description="minimum score by the model: about 0 for random pairs, about 1 for typical ones"
+    )
+    max_cross_entropy: float | None = Field(
+        None, gt=0, description="instead of model: maximum cross-entropy in nats per token, dual with two models"
+    )
