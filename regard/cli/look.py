@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     from regard.decoding.config import DecodingSettings
     from regard.inspection.explain.explanation import Explanation
+    from regard.pipelines.translator import Translator
 
+LARGEST_BIAS = 100
 INPUTS = {"images": "one image", "pairs": "two images, the views of a scene", "text": "one sentence, in quotes"}
 
 
@@ -59,6 +63,12 @@ def look(
         str | None,
         typer.Option(metavar="SENTENCE", help="with --why: find the states that differ from this sentence's"),
     ] = None,
+    bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD=NUMBER", help="add a number to the cross-attention scores of a source word; may be repeated"
+        ),
+    ] = None,
     beam: Beam = None,
     iterations: Iterations = None,
     search: SearchOverrides = None,
@@ -84,8 +94,8 @@ def look(
         raise UserError(f"--sentence and --no-split are for translators; {run} is not one")
     if why is None and (contrast, against) != (None, None):
         raise UserError("--not and --against belong to a word of the translation; name it with --why WORD")
-    if why is not None and is_image:
-        raise UserError(f"--why is for translators; {run} is not one")
+    if is_image and (why is not None or bias):
+        raise UserError(f"--why and --bias are for translators; {run} is not one")
     if is_image:
         if out.suffix.lower() != ".png":
             raise UserError(f"{out}: attention over images is written as .png; choose a name that ends in .png")
@@ -98,7 +108,7 @@ def look(
     else:
         text = _choose_sentence(inputs[0], split, sentence)
         question = None if why is None else (why, contrast, against)
-        result = _draw_translation(run, text, device, only, settings, out, question)
+        result = _draw_translation(run, text, device, only, settings, out, question, bias or [])
     typer.echo(result)
     typer.echo(out)
 
@@ -126,6 +136,7 @@ def _draw_translation(
     settings: DecodingSettings,
     out: Path,
     question: tuple[str, str | None, str | None] | None,
+    bias: list[str],
 ) -> str:
     """Translate a sentence, save the attention over it, and return the translation with the explanations of words."""
     from regard.inspection.output import save_scene
@@ -136,16 +147,40 @@ def _draw_translation(
     # The output may be passed on: it names the run, but not where it is on this machine.
     parts = run.resolve().parts
     name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]
-    scene = translation_scene(translator, sentence, names, settings, f"{name} · {' → '.join(translator.languages)}")
+    about = f"{name} · {' → '.join(translator.languages)}"
     explanations: list[Explanation] = []
-    if question is not None:
-        from regard.inspection.explain.explanation import explain_words
+    with _bias_scores(translator, sentence, bias):
+        scene = translation_scene(translator, sentence, names, settings, about)
+        if question is not None:
+            from regard.inspection.explain.explanation import explain_words
 
-        explanations = explain_words(translator, sentence, *question, settings=settings)
+            explanations = explain_words(translator, sentence, *question, settings=settings)
     save_scene(replace(scene, explanations=[each.to_json() for each in explanations]), out)
     if scene.warning:
         typer.echo(f"regard: {scene.warning}", err=True)
     return "\n".join([scene.translation, *map(str, explanations)])
+
+
+def _bias_scores(translator: Translator, sentence: str, options: list[str]) -> AbstractContextManager[None]:
+    """Add the numbers of options WORD=NUMBER to the cross-attention scores of source words."""
+    if not options:
+        return nullcontext()
+    from regard.inspection.explain.words import find_source_tokens
+    from regard.inspection.interventions import bias_scores
+
+    bias: dict[int, float] = {}
+    for option in options:
+        word, _, number = option.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not word or not abs(value) <= LARGEST_BIAS:
+            raise UserError(
+                f"--bias {option}: write WORD=NUMBER with -{LARGEST_BIAS} to {LARGEST_BIAS}, such as old=-5"
+            )
+        bias |= dict.fromkeys(find_source_tokens(translator, sentence, word), value)
+    return bias_scores(translator.model, bias)
 
 
 def _draw_image(

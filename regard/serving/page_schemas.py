@@ -1,10 +1,10 @@
 """Schemas of requests and responses of the page's API under /api/inspect/."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ApiClass, ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, GlossaryTerms, ImageRequest, ModelName, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -37,6 +37,7 @@ class TranslationRequest(InspectRequest):
     """Request for translations with their alignments."""
 
     n_best: int = Field(1, ge=1, le=1000)
+    glossary: GlossaryTerms = ()
 
 
 class AttentionRequest(InspectRequest):
@@ -103,6 +104,11 @@ class ChangeRequest(InspectRequest):
         default_factory=dict, description="factors of head outputs: {attention: {head: factor}}", max_length=1000
     )
     sharpness: float = Field(1.0, ge=0.01, le=10, description="factor of all attention scores")
+    bias: dict[Index, Annotated[float, Field(ge=-100, le=100)]] = Field(
+        default_factory=dict,
+        description="number added to the cross-attention scores of source tokens, by position from 0",
+        max_length=1000,
+    )
     search: SearchOptions = SearchOptions()
 
 
@@ -118,6 +124,21 @@ class PatchRequest(ImageRequest):
     """Form or query fields of a request to inspect an image."""
 
     patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class TrainingMapRequest(MapRequest):
+    """Request for the attention map of one head at a checkpoint of the training."""
+
+    step: int = Field(ge=0, le=10**12, description="step of the checkpoint")
+
+
+class TrainingResponse(BaseModel):
+    """Part of the log of a training run, and its checkpoints."""
+
+    entries: list[dict[str, Any]] = Field(description="lines of the log, see docs/monitoring.md")
+    next: int = Field(description="position of the next part, for `after`")
+    steps: list[int] = Field(description="steps of the checkpoints")
+    has_model: bool = Field(description="whether the run has saved a model")
 
 
 class ImageAttentionRequest(ImageRequest):
@@ -273,7 +294,8 @@ class WhyResponse(BaseModel):
 
 
 class ChangeResponse(BaseModel):
-    """The translation, and the number of heads of each attention module."""
+    """The translation, the source tokens with END, and the number of heads of each attention module."""
 
     translation: HypothesisView
+    source: list[str]
     heads: dict[str, int]

@@ -15,7 +15,7 @@ from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.file_store import FileStore
 from regard.serving.keys import Keys
-from regard.serving.messages import PIXELS_PER_TOKEN, Job
+from regard.serving.messages import PIXELS_PER_TOKEN, Job, Terms
 from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels
 from regard.serving.telemetry import Metrics, log_event
@@ -39,6 +39,7 @@ class Service:
         self.files = FileStore(config.limits)
         self.detector = LanguageDetector()
         self.draining = False
+        self._reloading: asyncio.Task[None] | None = None
         self.fatal_error: str | None = None
         self.metrics.ready.set_function(lambda: self.ready)
 
@@ -53,6 +54,11 @@ class Service:
         for model in self.models.all:
             info = model.info
             log_event("model ready", model=info.name, kind=info.kind, languages=info.languages, device=info.device)
+
+    def reload_in_background(self) -> None:
+        """Reload the models, such as that of a run which had not saved one; do nothing if they are being reloaded."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self.models.reload())
 
     async def reload(self) -> None:
         """Read the keys and the models again. What cannot be read is not replaced."""
@@ -117,6 +123,7 @@ class Service:
         split: bool = True,
         alignments: bool = False,
         confidence: bool = False,
+        glossary: Terms = (),
     ) -> tuple[list[Document], list[Job]]:
         """Split texts into sentences; return a document for each text, and a job for each sentence."""
         builder = model.job_builder
@@ -135,7 +142,7 @@ class Service:
         if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
             log_fields = request.state.log_fields
             log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
-        jobs = (builder.translation_jobs(document, n_best, confidence) for document in documents)
+        jobs = (builder.translation_jobs(document, n_best, confidence, glossary) for document in documents)
         return documents, [job for of_document in jobs for job in of_document]
 
     async def translate(

@@ -97,3 +97,23 @@ def test_non_autoregressive_model_is_refused_in_the_language_of_the_page(page: P
     assert page.text(".unavailable").startswith("A non-autoregressive model predicts all words in parallel")
     page.click("中文")
     page.wait_until(lambda: "非自回归模型" in page.text(".unavailable"))
+
+
+def test_slider_changes_the_attention_to_a_source_token(page: Page) -> None:
+    page.open("change")
+    scores = page.page.locator(".line .bar .hint")
+    page.wait_until(lambda: page.page.locator(".score-bias .token").count())
+    assert scores.nth(1).text_content() == scores.nth(0).text_content()
+    token = page.page.locator(".score-bias .token", has_text="love")
+    token.click()
+    slider = page.page.locator(".score-bias input[type=range]")
+    slider.evaluate("(range) => { range.value = -10; range.dispatchEvent(new Event('input')); }")
+    page.wait_until(lambda: scores.nth(1).text_content() != scores.nth(0).text_content())
+    assert token.text_content() == "love −10"
+    assert "bias=" in page.page.url
+    page.page.reload()
+    page.wait_until_ready("change")
+    page.wait_until(lambda: scores.nth(1).text_content() != scores.nth(0).text_content())
+    page.click("Reset")
+    page.wait_until(lambda: page.page.locator(".score-bias .pointed").count() == 0)
+    page.wait_until(lambda: scores.nth(1).text_content() == scores.nth(0).text_content() != "")

@@ -149,6 +149,21 @@ def group_words(vocabulary: Any, tokens: Tokens) -> WordGroups:
     return WordGroups([replace_unprintable(label) for label in labels], list(groups.values()))
 
 
+def find_source_tokens(translator: Any, sentence: str, word: str) -> list[int]:
+    """Return the positions of the tokens of a source word, which is given as text or as a position counted from 1."""
+    tokens = translator.vocabularies.source.encode(sentence)
+    words = group_words(translator.vocabularies.source, tokens)
+    found = [index for label, group in zip(words.labels, words.tokens, strict=True) if label == word for index in group]
+    if found:
+        return found
+    if word == END:
+        return [len(tokens)]
+    if word.isdecimal() and 1 <= int(word) <= len(words.labels):
+        return words.tokens[int(word) - 1]
+    labels = " ".join(f"{i}:{label}" for i, label in enumerate(words.labels, 1))
+    raise UserError(f"{word!r} is not a word of {sentence!r}; give one of its words or positions: {labels}")
+
+
 def _find(vocabulary: Any, target: Tokens, word: str | int) -> tuple[int, int]:
     """Return the first token of a word, and the token after it; both are the number of tokens for END."""
     text = vocabulary.decode(target)

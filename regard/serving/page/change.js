@@ -3,6 +3,7 @@
 import { factors, initialState, integer, number, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField, createSelect, createSlider, debounce, numberOptions } from "./dom.js";
+import { biases, ScoreBias } from "./score_bias.js";
 
 /**
  * The changes. Null means the setting of the server, or the unchanged sentence. `factors` are {attention: {head: factor}};
@@ -16,6 +17,7 @@ const parameters = {
   alpha: number(null, 0, 10),
   factor: number(0, -10, 10),
   factors: factors(),
+  bias: biases(),
   changed: text(),
 };
 const state = initialState(parameters);
@@ -26,12 +28,12 @@ export const section = { id: "change", requires: ["change"], readsText: true, sh
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (!page.isLinked && shown.model !== null) {
+  if (!page.isLinked && !page.isSecond && shown.model !== null) {
     const isOther = shown.model !== model.name;
     if (isOther) Object.assign(state, { factors: {}, beam: null, alpha: null });
-    if (isOther || shown.sentence !== page.sentence) state.changed = null;
+    if (isOther || shown.sentence !== page.sentence) Object.assign(state, { changed: null, bias: {} });
   }
-  shown = { model: model.name, sentence: page.sentence };
+  if (!page.isSecond) shown = { model: model.name, sentence: page.sentence };
   const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
   const controls = create("section", { class: "card" });
   container.append(results, controls);
@@ -45,6 +47,7 @@ async function show(container, page, signal) {
   originalLine.show(original);
   results.append(originalLine.element, changedLine.element, summary);
 
+  const scoreBias = new ScoreBias(strings, (bias) => change({ bias }));
   let latestRequest = 0;
   const draw = async () => {
     const number = ++latestRequest;
@@ -53,9 +56,10 @@ async function show(container, page, signal) {
       return;
     }
     try {
-      const { translation } = await request("inspect/change", createRequest(page), signal);
+      const { translation, source } = await request("inspect/change", createRequest(page, heads), signal);
       if (number !== latestRequest || signal.aborted) return;
       page.showError(null);
+      scoreBias.show(source, state.bias);
       const removed = originalLine.show(original, translation.labels, "del");
       const added = changedLine.show(translation, original.labels, "ins");
       summary.textContent = removed + added ? strings.changes(removed, added) : "";
@@ -85,21 +89,26 @@ async function show(container, page, signal) {
       page.saveView();
       drawSoon();
     }),
+    scoreBias.element,
     create("h2", { text: strings.search }),
     createSearchControls(model, strings, change));
   await draw();
 }
 
-/** Return the body of the request for the changed translation. */
-function createRequest({ model, sentence }) {
+/** Return the body of the request for the changed translation; the model may lack heads of the one beside it. */
+function createRequest({ model, sentence }, heads) {
   const { changed, sharpness, temperature, seed, beam, alpha } = state;
   let search = {};
   if (model.kind !== "nat") search = temperature ? { temperature, seed, alpha } : { beam, alpha };
-  return { model: model.name, text: changed ?? sentence, factors: state.factors, sharpness, search };
+  const keep = ([head], count) => Number(head) < (count ?? 0);
+  const factors = Object.fromEntries(Object.entries(state.factors).map(([name, ofHeads]) =>
+    [name, Object.fromEntries(Object.entries(ofHeads).filter((item) => keep(item, heads[name])))]).filter(([name]) => heads[name]));
+  return { model: model.name, text: changed ?? sentence, factors, sharpness, bias: state.bias, search };
 }
 
 /** Return the state for another module, which shows changes of image models; initially without those of another model. */
-export function stateOfChanges(model) {
+export function stateOfChanges({ model, isSecond }) {
+  if (isSecond) return state;
   if (shown.model !== null && shown.model !== model.name) Object.assign(state, initialState(parameters));
   shown = { model: model.name, sentence: null };
   return state;
@@ -112,6 +121,7 @@ export function resetChanges() {
 
 /** Remove factors of heads that the model does not have; they may come from a link. */
 function dropUnknownHeads(heads, page) {
+  if (page.isSecond) return; // the factors are those of the first model
   for (const [name, factorsOfHeads] of Object.entries(state.factors)) {
     for (const head of Object.keys(factorsOfHeads)) {
       if (Number(head) < (heads[name] ?? 0)) continue;
@@ -125,7 +135,7 @@ function dropUnknownHeads(heads, page) {
 function createTextEditor({ strings, sentence }, change) {
   const editor = create("textarea", { rows: 2, maxlength: 10000, "aria-label": strings.editText, spellcheck: "false" });
   editor.value = state.changed ?? sentence;
-  editor.addEventListener("input", () => change({ changed: editor.value }));
+  editor.addEventListener("input", () => change({ changed: editor.value, bias: {} }));
   return editor;
 }
 

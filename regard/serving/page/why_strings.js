@@ -1,4 +1,4 @@
-// Strings of the section "why".
+// Strings of the section "why", and of the bias of attention scores in the section "change".
 
 import { explanationStringsFor } from "./explanation_strings.js";
 
@@ -13,6 +13,9 @@ export const STRINGS = {
     whyAgainstHint: "with as many tokens, such as “I buy apples”",
     whyAsk: "Explain",
     whyNAT: "A non-autoregressive model predicts all words in parallel, so no word follows from a prefix. Select an autoregressive model.",
+    biasTitle: "Attention to a source token",
+    biasHint: "Choose a token and raise or lower its cross-attention scores, in every layer and head, before the softmax. "
+      + "−10 hides the token from the decoder; it still influences its neighbours in the encoder.",
     whyNoAgainst: "Enter another sentence above to see which states carry the difference between the two.",
   },
   zh: {
@@ -25,6 +28,8 @@ export const STRINGS = {
     whyAgainstHint: "词元数相同，例如：I buy apples",
     whyAsk: "解释",
     whyNAT: "非自回归模型并行预测所有的词，没有可以解释的前文。请选择自回归模型。",
+    biasTitle: "对某个源词元的注意力",
+    biasHint: "选一个词元，在 softmax 之前调高或调低它的交叉注意力分数（所有层、所有头）。−10 相当于不让解码器看到它；它在编码器里仍会影响相邻的词元。",
     whyNoAgainst: "在上方输入另一个句子，查看两句的差别由哪些状态携带。",
   },
 };

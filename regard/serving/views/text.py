@@ -4,6 +4,7 @@ Shapes: H heads, T queries, S keys, D head width, W model width.
 """
 
 import math
+from contextlib import ExitStack
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.flow import Flow, Sublayer, record_flow
 from regard.inspection.html import render_page
-from regard.inspection.interventions import scale_heads, scale_scores, score_scale
+from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
 from regard.inspection.scene import readable_labels
@@ -31,7 +32,7 @@ from regard.inspection.translation import (
 )
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
-from regard.pipelines.translator import Translator
+from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import Quality
 from regard.serving.views.packet import Array, Arrays, pack
 
@@ -55,6 +56,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
         split=False,
         confidence=translator.quality.is_calibrated,
         flags=True,
+        glossary=to_glossary(request.get("glossary") or None),
     )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
@@ -244,13 +246,20 @@ def view_beam(translator: Translator, settings: DecodingSettings, request: dict[
 
 
 def view_change(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the best translation with head outputs scaled by `factors` and attention scores by `sharpness`."""
+    """Return the best translation with head outputs scaled by `factors`, and attention scores by `sharpness`.
+
+    `bias` is added to the cross-attention scores of source tokens.
+    """
     check_not_blank(request["text"])
     model = translator.model
-    with scale_heads(model, request["factors"]), scale_scores(model, request["sharpness"]):
+    with ExitStack() as stack:
+        stack.enter_context(scale_heads(model, request["factors"]))
+        stack.enter_context(scale_scores(model, request["sharpness"]))
+        stack.enter_context(bias_scores(model, request.get("bias") or {}))
         best = translator.hypotheses([request["text"]], settings, split=False)[0][0]
     heads = {name: attention.heads for name, attention in find_attentions(model).items()}
-    return {"translation": _hypothesis(best), "heads": heads}
+    source = [*readable_labels(best.source_subwords), "END"]
+    return {"translation": _hypothesis(best), "source": source, "heads": heads}
 
 
 def public_settings(settings: DecodingSettings) -> dict[str, Any]:
@@ -265,6 +274,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
+        "terms": [use.as_dict() for use in hypothesis.terms],
         "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
