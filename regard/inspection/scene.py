@@ -77,6 +77,17 @@ class Scene:
             if shape != (len(self.labels[rows]), len(self.labels[columns])):
                 raise ValueError(f"{name}: maps of shape {shape} do not fit the labels {rows} and {columns}")
 
+    def __repr__(self) -> str:
+        """Return the sentence and its translation."""
+        return f"Scene({self.source!r} → {self.translation!r}, {len(self.views)} attention modules)"
+
+    def _repr_html_(self) -> str:
+        """Return the page of the scene in a frame, for a notebook."""
+        from regard.inspection.html import render_page
+        from regard.inspection.notebook import frame
+
+        return frame(render_page(self), f"{self.source} → {self.translation}")
+
     def initial_head(self) -> tuple[int, int]:
         """Return the view and head to show first: the cross-attention head closest to the mean of all, if any."""
         cross = {view.name: view.weights for view in self.views if view.group == "cross"}
