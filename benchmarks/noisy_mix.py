@@ -169,15 +169,16 @@ def write_pairs(folder: Path, name: str, languages: Sequence[str], pairs: Sequen
 
 
 def clean(folder: Path, languages: Sequence[str], changes: Sequence[str]) -> list[bool]:
-    """Run `regard clean` twice, for both forms of the report; return which pairs were kept."""
+    """Run `regard clean`; return which pairs were kept."""
     noisy, cleaned, excluded = ([folder / f"{name}.{x}" for x in languages] for name in ("noisy", "clean", "excluded"))
-    for report in ("report.html", "report.json"):
-        for path in (*cleaned, folder / report):
-            path.unlink(missing_ok=True)
-        words = ["--src", noisy[0], "--tgt", noisy[1], "--out-src", cleaned[0], "--out-tgt", cleaned[1]]
-        words += ["--exclude", excluded[0], "--exclude", excluded[1], "--report", folder / report]
-        words += [word for change in changes for word in ("--set", change)]
-        subprocess.run([sys.executable, "-m", "regard", "clean", *map(str, words)], check=True)
+    reports = [folder / f"report.{suffix}" for suffix in ("html", "json")]
+    for path in (*cleaned, *reports):
+        path.unlink(missing_ok=True)
+    words = ["--src", noisy[0], "--tgt", noisy[1], "--out-src", cleaned[0], "--out-tgt", cleaned[1]]
+    words += [word for path in excluded for word in ("--exclude", path)]
+    words += [word for path in reports for word in ("--report", path)]
+    words += [word for change in changes for word in ("--set", change)]
+    subprocess.run([sys.executable, "-m", "regard", "clean", *map(str, words)], check=True)
     return align(list(read_pairs(*noisy)), list(read_pairs(*cleaned)))
 
 

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from regard.data.text.interchange import TmxWriter
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from regard.training.run import run_recipe
@@ -66,6 +67,7 @@ TRANSLATORS = {
     "finetuning": "general",
     "guide": "en-de demo new old RUN",
     "guides/confidence": "demo",
+    "guides/glossary": "demo",
     "guides/documents": "demo",
     "guides/explaining": "demo",
     "guides/cleaning": "",
@@ -118,6 +120,12 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
     pairs = [{"en": en, "de": de} for en, de in zip(english.splitlines(), chinese.splitlines(), strict=True)]
     lines = [json.dumps({"translation": pair}) for pair in pairs]
     (folder / "wmt" / "part.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "terms.tsv").write_text("en\tzh\napple\t苹果\n", "utf-8")
+    with (folder / "memory.tmx").open("w", encoding="utf-8") as file:
+        writer = TmxWriter(file.write, ("en", "zh"))
+        for pair in zip(english.splitlines(), chinese.splitlines(), strict=True):
+            writer.add(*pair)
+        writer.close()
     (folder / "recipe.yaml").write_text("data: {builtin: en-zh}\n", "utf-8")
     for name in ("photos", "others", "folder", "scans", "cifar10-folder"):
         paint(folder / name, 10, 1)

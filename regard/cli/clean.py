@@ -30,7 +30,9 @@ def clean(
     out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
     out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
     out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the target lines")] = None,
-    report: Annotated[Path | None, typer.Option(help="new .html or .json file: what was removed, and why")] = None,
+    report: Annotated[
+        list[Path] | None, typer.Option(help="new .html or .json file: what was removed, and why; repeatable")
+    ] = None,
     exclude: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="remove pairs with a text of this file, such as a test set; repeatable"),
@@ -55,16 +57,21 @@ def clean(
     from regard.data.text.cleaning.cleaner import Cleaner
     from regard.data.text.corpus import Corpus
     from regard.data.text.readers import find_shards, read_texts
-    from regard.runtime import Interruptions
+    from regard.runtime import Interruptions, check_regular
 
     settings = _read_settings(recipe, overrides or [], exclude or [], model is not None)
     if reverse_model is not None and model is None:
         raise UserError(f"--reverse-model {reverse_model}: needs --model, a model of the other direction")
     paths = options.choose_pair_files(out, out_src, out_tgt, "clean")
-    for path in [*paths, *filter(None, [report])]:
+    reports = report or []
+    for path in [*paths, *reports]:
         options.check_new_file(path, (src, tgt, *settings.exclude))
-    if report is not None and report.suffix.lower() not in (".html", ".json"):
-        raise UserError(f"{report}: --report writes .html or .json; choose a name with one of these suffixes")
+    for path in reports:
+        if path.suffix.lower() not in (".html", ".json"):
+            raise UserError(f"{path}: --report writes .html or .json; choose a name with one of these suffixes")
+    for path in filter(None, (src, tgt)):
+        if path.exists() and not path.is_dir():
+            check_regular(path)  # because it is read twice
     corpus = Corpus(find_shards(src, tgt))
     codes = _choose_languages(languages, src, tgt, corpus)
     with options.exit_on_interruption(), Interruptions():
@@ -77,7 +84,7 @@ def clean(
             "models": [str(path) for path in (model, reverse_model) if path],
             "settings": settings.model_dump(mode="json"),
         }
-        _write(cleaner, corpus, paths, report)
+        _write(cleaner, corpus, paths, reports)
     for line in cleaner.report.summary():
         typer.echo(line)
 
@@ -160,7 +167,7 @@ class PassProgress:
         self._shown.advance(pairs)
 
 
-def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], report: Path | None) -> None:
+def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], reports: Sequence[Path]) -> None:
     """Clean the corpus and write the results, which appear when all of them are complete."""
     from itertools import compress
 
@@ -176,6 +183,6 @@ def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], report: Path
         if not cleaner.report.kept:
             removed = ", ".join(f"{rule}: {number:,}" for rule, number in cleaner.report.removed.most_common())
             raise UserError(f"{corpus.name}: the rules remove all pairs ({removed}); change their thresholds")
-        if report is not None:
-            content = cleaner.report.as_json() if report.suffix.lower() == ".json" else cleaner.report.as_html()
-            stack.enter_context(replace_text_file(report)).write(content)
+        for path in reports:
+            content = cleaner.report.as_json() if path.suffix.lower() == ".json" else cleaner.report.as_html()
+            stack.enter_context(replace_text_file(path)).write(content)

@@ -36,6 +36,16 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Glossary = Annotated[
     Path | None, typer.Option(metavar="FILE", help="terms that are translated as given: .tsv with source and target")
 ]
+Memory = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="translation memory (.tmx or any parallel file) to take sentences from"),
+]
+MemoryThreshold = Annotated[
+    float | None, typer.Option(help="with --memory: minimum similarity of sentences that --json shows, by default 0.75")
+]
+OutputMemory = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="also write all sentences and their translations to a new .tmx file")
+]
 Engine = Annotated[str | None, typer.Option(help="regard, or ctranslate2 (often faster on CPU, fewer options)")]
 Precision = Annotated[str | None, typer.Option(help="float32 by default; bfloat16, int8 (CPU) or float16 (GPU)")]
 Input = Annotated[

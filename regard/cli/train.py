@@ -11,7 +11,9 @@ from regard.errors import UserError
 
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="YAML recipe, or name of a built-in recipe")] = None,
-    src: Annotated[Path | None, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet or a folder")] = None,
+    src: Annotated[
+        Path | None, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet, .tmx, .xlf or a folder")
+    ] = None,
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line as in --src")] = None,
     valid_src: Annotated[Path | None, typer.Option(help="validation source; by default held-out pairs")] = None,
     valid_tgt: Annotated[Path | None, typer.Option(help="validation target")] = None,

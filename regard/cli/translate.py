@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
     from regard.decoding.config import DecodingSettings
     from regard.pipelines.constraints import Constraints
+    from regard.pipelines.memory import MemoryFile
     from regard.pipelines.record_counts import RecordCount
     from regard.pipelines.review import ReviewFile
     from regard.pipelines.translator import Translator
@@ -68,6 +70,9 @@ def translate(
     require: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="required phrase (repeatable)")] = None,
     forbid: Annotated[list[str] | None, typer.Option(metavar="PHRASE", help="forbidden phrase (repeatable)")] = None,
     glossary: options.Glossary = None,
+    memory: options.Memory = None,
+    memory_threshold: options.MemoryThreshold = None,
+    output_memory: options.OutputMemory = None,
     engine: options.Engine = None,
     precision: options.Precision = None,
     device: options.Device = "auto",
@@ -94,20 +99,35 @@ def translate(
     if document is not None and source is not None and not text:
         from regard.cli import documents
 
-        rejected = {"--n-best": n_best, "--alignments": alignments, "--no-split": not split, "--reject": reject}
+        rejected = {
+            "--output-memory": output_memory,
+            "--n-best": n_best,
+            "--alignments": alignments,
+            "--no-split": not split,
+            "--reject": reject,
+        }
         documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
         _check_files(text, source, key, output, resume)
         assert output is not None
+        terms = _read_glossary(glossary)
+
+        def load_with_terms() -> Translator:
+            translator = _load(run, others or (), device, engine, precision)
+            translator.glossary = terms
+            _open_memories(translator, memory, memory_threshold, None, False)
+            return translator
+
         documents.translate(
             source,
             output,
-            lambda: _load(run, others or (), device, engine, precision),
+            load_with_terms,
             [run, *(others or ())],
             search.settings(run),
             _parse_constraints("", (), forbid or ()),
             format=document,
             as_json=as_json,
-            conditions={"device": device, "engine": engine, "precision": precision, "forbid": forbid},
+            conditions={"device": device, "engine": engine, "precision": precision, "forbid": forbid}
+            | {"glossary": _checksum(glossary), "memory": _checksum(memory), "threshold": memory_threshold},
             key=key,
             column=column,
         )
@@ -126,9 +146,11 @@ def translate(
     terms = _read_glossary(glossary)
     translator = _load(run, others or (), device, engine, precision)
     _check_settings(translator, settings, terms)
+    new_memory = _open_memories(translator, memory, memory_threshold, output_memory, resume)
     review = None if reject is None else _open_review(translator, output, reject, finished)
     with (
         nullcontext() if review is None else review,
+        nullcontext() if new_memory is None else new_memory,
         options.open_output(
             lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
         ) as (records, progress),
@@ -148,6 +170,7 @@ def translate(
             done=records.count,
             on_progress=progress.advance,
             glossary_of=files.glossary_of_line,
+            on_result=None if new_memory is None else new_memory.add,
         )
     if finished is not None and not counts.records:
         typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
@@ -219,6 +242,32 @@ def _check_settings(translator: Translator, settings: DecodingSettings, glossary
         from regard.pipelines.glossary import request_with_terms
 
         translator.resolve_settings(settings, request_with_terms())
+
+
+def _open_memories(
+    translator: Translator, path: Path | None, threshold: float | None, output: Path | None, resume: bool
+) -> MemoryFile | None:
+    """Give the translator its memory, and return the new memory, if there is one."""
+    if threshold is not None and path is None:
+        raise UserError("--memory-threshold needs --memory, a translation memory")
+    if output is not None and resume:
+        raise UserError(
+            "--output-memory holds all translations, and --resume translates only the remaining lines; omit one"
+        )
+    if path is not None:
+        from regard.pipelines.memory import TranslationMemory
+
+        translator.memory = TranslationMemory.read(path, translator.languages, 0.75 if threshold is None else threshold)
+    if output is None:
+        return None
+    from regard.pipelines.memory import MemoryFile
+
+    return MemoryFile(output, translator.languages)
+
+
+def _checksum(path: Path | None) -> str | None:
+    """Return what changes with the content of a file."""
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read_glossary(path: Path | None) -> Glossary | None:

@@ -136,7 +136,7 @@ class Calibration(Settings):
         if hypothesis.parts:
             parts = tuple(map(self.apply, hypothesis.parts))
             return replace(hypothesis, parts=parts, confidence=min(part.confidence or 0.0 for part in parts))
-        if not hypothesis.source.strip():
+        if not hypothesis.source.strip() or hypothesis.is_from_memory:
             return replace(hypothesis, confidence=1.0)
         log_probs, count = hypothesis.token_log_probs, len(hypothesis.tokens)
         if len(log_probs) < count:

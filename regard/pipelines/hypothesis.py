@@ -31,6 +31,19 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class MemoryMatch:
+    """An entry of a translation memory, and the similarity of its source to a sentence, 0 to 1."""
+
+    source: str
+    target: str
+    similarity: float
+
+    def as_dict(self) -> dict[str, str | float]:
+        """Return the attributes as they are written in JSON."""
+        return {"source": self.source, "target": self.target, "similarity": self.similarity}
+
+
+@dataclass(frozen=True)
 class TermUse:
     """An occurrence of a glossary term in a source sentence.
 
@@ -45,6 +58,10 @@ class TermUse:
     target: str
     kept: bool
     start: int = 0
+
+    def as_dict(self) -> dict[str, str | int | bool]:
+        """Return the attributes as they are written in JSON."""
+        return {"source": self.source, "start": self.start, "target": self.target, "kept": self.kept}
 
 
 @dataclass(frozen=True)
@@ -71,6 +88,7 @@ class Hypothesis:
         source: The text that was translated; empty if only its tokens are known.
         warning: States that the source is longer than all sources of the training data; None if it is not.
         parts: Hypotheses of the sentences if there are several.
+        memory: Entries of the translation memory for the sentence; one of similarity 1 is the translation itself.
         terms: Glossary terms that occur in the source, in order; those of all sentences if there are several.
         confidence: Calibrated probability that the translation agrees with a reference, 0 to 1; None unless requested.
         token_confidences: Calibrated probability of each token; empty unless requested.
@@ -91,6 +109,7 @@ class Hypothesis:
     source: str = ""
     warning: str | None = None
     parts: tuple[Hypothesis, ...] = ()
+    memory: tuple[MemoryMatch, ...] = ()
     terms: tuple[TermUse, ...] = ()
     confidence: float | None = None
     token_confidences: list[float] = field(default_factory=list)
@@ -107,6 +126,11 @@ class Hypothesis:
         from regard.pipelines.hypothesis_html import hypothesis_to_html
 
         return hypothesis_to_html(self)
+
+    @property
+    def is_from_memory(self) -> bool:
+        """Whether the translation is that of an entry of the translation memory with the same source."""
+        return bool(self.memory) and self.memory[0].similarity == 1
 
     @property
     def sentences(self) -> tuple[Hypothesis, ...]:

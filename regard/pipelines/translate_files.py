@@ -64,6 +64,7 @@ def translate_lines(
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
     glossary_of: Callable[[str], Glossary | None] | None = None,
+    on_result: Callable[[Hypothesis], object] | None = None,
 ) -> TranslationCounts:
     """Write the record of every line, in order, with at most `WINDOW` lines in memory.
 
@@ -80,6 +81,7 @@ def translate_lines(
         done: Number of records that exist already; as many lines are skipped.
         on_progress: Called with the number of new records after each window.
         glossary_of: Returns the glossary of a line, or None for that of the translator.
+        on_result: Called with the best translation of each line.
     """
     counts = TranslationCounts()
     items = ((line, line) for line in lines)
@@ -97,6 +99,8 @@ def translate_lines(
     for number, source, hypotheses in translated:
         listed = None if review is None else review(number, source, hypotheses[0])
         write(format_record(form, number, source, hypotheses, listed))
+        if on_result is not None:
+            on_result(hypotheses[0])
         counts.records += 1
         counts.lengths.add(number, hypotheses[0].warning)
         counts.translations += len(hypotheses)
@@ -200,6 +204,8 @@ def _sentence_to_json(n_best: Sequence[Hypothesis]) -> dict[str, Any]:
     values["hypotheses"] = [
         _to_json(hypothesis) for rank, hypothesis in enumerate(n_best) if not rank or hypothesis is not n_best[rank - 1]
     ]
+    if best.memory:
+        values["memory"] = [match.as_dict() for match in best.memory]
     return values if best.warning is None else values | {"warning": best.warning}
 
 
@@ -215,10 +221,7 @@ def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
     if hypothesis.phrases:
         values["phrases"] = hypothesis.phrases
     if hypothesis.terms:
-        values["terms"] = [
-            {"source": use.source, "start": use.start, "target": use.target, "kept": use.kept}
-            for use in hypothesis.terms
-        ]
+        values["terms"] = [use.as_dict() for use in hypothesis.terms]
     if hypothesis.confidence is not None:
         values["confidence"] = hypothesis.confidence
         values["token_confidences"] = hypothesis.token_confidences

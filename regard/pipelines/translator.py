@@ -50,6 +50,7 @@ from regard.pipelines.mbr import build_utility, minimise_risk
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
+    from regard.pipelines.memory import TranslationMemory
     from regard.pipelines.quality import QualityEstimator
 
 WINDOW = 2048
@@ -78,6 +79,9 @@ class Translator:
     Texts are split into sentences, which are translated separately and joined with the original spacing, unless
     `split=False` is given. `score` and `embed` do not split.
 
+    Attributes:
+        memory: A `regard.pipelines.memory.TranslationMemory` whose translations are taken over, or None.
+
     Args:
         model: The model.
         vocabularies: Vocabularies of the model.
@@ -104,6 +108,7 @@ class Translator:
         self.model, self.vocabularies, self.languages = model, vocabularies, languages
         self.longest_source = longest_source
         self.glossary = to_glossary(glossary)
+        self.memory: TranslationMemory | None = None
         self.models = [model, *others]
         if precision is not None and model.target_embedding.weight.is_cpu:
             for member in self.models:
@@ -292,7 +297,8 @@ class Translator:
         glossaries = one_for_each(self.glossary if glossary is None else glossary, len(texts), "glossary")
         of_these = [glossaries[number - first] for number, _ in positions]
         options = alignments, trees, snapshots
-        found = iter(self._search_with_terms(sentences, requests, resolved[0], of_sentences, of_these, options))
+        search = self._search_with_terms if self.memory is None else self._search_with_memory
+        found = iter(search(sentences, requests, resolved[0], of_sentences, of_these, options))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
         results = [
             _join_sentences(text, one, [next(found) for _ in one.sentences])
@@ -310,6 +316,34 @@ class Translator:
 
             self._quality = QualityEstimator(self._folder, self.languages[0])
         return self._quality
+
+    def _search_with_memory(
+        self,
+        sentences: Sequence[Sentence],
+        requests: Sequence[DecodingRequest],
+        settings: DecodingSettings,
+        constraints: Sequence[Constraints | None],
+        glossaries: Sequence[Glossary | None],
+        options: tuple[bool, bool, bool],
+    ) -> list[list[Hypothesis]]:
+        """Take the translations of the memory, and search for those of sentences that it does not have."""
+        assert self.memory is not None
+        entries = [tuple(self.memory.find(sentence.text)) for sentence in sentences]
+        new = [i for i, found in enumerate(entries) if not found or found[0].similarity < 1]
+        searched = self._search_with_terms(
+            [sentences[i] for i in new],
+            [requests[i] for i in new],
+            settings,
+            [constraints[i] for i in new],
+            [glossaries[i] for i in new],
+            options,
+        )
+        taken = {i: [Hypothesis(found[0].target, 0.0)] for i, found in enumerate(entries) if found}
+        results = taken | dict(zip(new, searched, strict=True))
+        return [
+            [replace(hypothesis, source=sentences[i].text, memory=entries[i]) for hypothesis in results[i]]
+            for i in range(len(sentences))
+        ]
 
     def _search_with_terms(
         self,

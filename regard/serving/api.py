@@ -107,7 +107,12 @@ def _check_translation(service: Service, request: Request, body: schemas.ApiTran
 
 def _options(body: schemas.ApiTranslateRequest) -> dict[str, Any]:
     """Return the options of `Service.parse`."""
-    return {"split": body.split, "alignments": body.alignments, "confidence": body.confidence}
+    return {
+        "split": body.split,
+        "alignments": body.alignments,
+        "confidence": body.confidence,
+        "glossary": body.glossary,
+    }
 
 
 def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> ServedModel:

@@ -7,13 +7,13 @@ around the words to which their words are aligned.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from regard.data.documents.html import join_parts, parse_blocks
 from regard.data.documents.marked_text import AlignedSpan, MarkedText, align_tokens
 from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
 from regard.serving.config import Limits
-from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Translation
+from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Terms, Translation
 
 Format = Literal["text", "html"]
 
@@ -48,6 +48,11 @@ class TranslatedDocument:
     document: "Document"
     n_best_lists: list[list[Translation]]
     warnings: list[str | None]
+
+    @property
+    def terms(self) -> list[dict[str, Any]]:
+        """The terms of a glossary in the best translations of all sentences."""
+        return [term for translations in self.n_best_lists for term in translations[0].terms or ()]
 
     def render_n_best(self, count: int) -> list[str]:
         """Return up to `count` different translations of the document.
@@ -86,15 +91,18 @@ class JobBuilder:
         split_text = split_sentences(text, self.fits) if split else single_sentence(text, self.fits)
         return TextDocument(split_text, alignments)
 
-    def translation_jobs(self, document: "Document", n_best: int = 1, confidence: bool = False) -> list[Job]:
+    def translation_jobs(
+        self, document: "Document", n_best: int = 1, confidence: bool = False, glossary: Terms = ()
+    ) -> list[Job]:
         """Return the jobs that translate the sentences of a document, with confidences and flags if requested."""
         kind: Alignments = "json" if isinstance(document, TextDocument) else True
         quality: Options = (("confidence", True),) if confidence else ()
+        terms: Options = (("glossary", glossary),) if glossary else ()
         return [
             Job(
                 "translate",
                 text,
-                (("n_best", n_best), ("alignments", aligned and kind), *quality),
+                (("n_best", n_best), ("alignments", aligned and kind), *quality, *terms),
                 self.count_tokens(text) + 1,
             )
             for text, aligned, _ in document.sentences

@@ -40,7 +40,7 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
     logged_sources = sorted({str(service.loggable(code)) for code in sources})
     request.state.log_fields.update(source=logged_sources, target=service.loggable(target))
     fields.target = target
-    versions, qualities, warnings = await _translate(request, service, texts, sources, fields)
+    versions, qualities, warnings, terms = await _translate(request, service, texts, sources, fields)
     best = [text_versions[0] for text_versions in versions]
     others = [text_versions[1:] for text_versions in versions] if fields.alternatives else None
     confidences, flags = [quality.confidence for quality in qualities], [quality.flags for quality in qualities]
@@ -51,6 +51,7 @@ async def translate(request: Request, service: ServiceDependency) -> Response:
         confidence=(confidences if is_list else confidences[0]) if fields.confidence else None,
         flags=(flags if is_list else flags[0]) if fields.confidence else None,
         warnings=warnings or None,
+        terms=None if not fields.glossary else terms if is_list else terms[0],
     )
     # Serialised here, because FastAPI would validate the response a second time.
     return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
@@ -128,14 +129,15 @@ def detect_sources(service: Service, texts: list[str], target: str) -> list[sche
 
 async def _translate(
     request: Request, service: Service, texts: list[str], sources: list[str], fields: schemas.TranslateRequest
-) -> tuple[list[list[str]], list[Quality], list[str]]:
-    """Return the translation and alternatives of each text, their qualities, and warnings about long sentences.
+) -> tuple[list[list[str]], list[Quality], list[str], list[list[dict[str, Any]]]]:
+    """Return translation and alternatives, quality and terms of each text, and warnings about long sentences.
 
     Texts in the target language are returned unchanged.
     """
     versions: list[list[str]] = [[text] for text in texts]
     qualities = [Quality(1.0, [], {})] * len(texts)
     warnings: dict[int, list[str]] = {}
+    terms: list[list[dict[str, Any]]] = [[] for _ in texts]
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
         if source == fields.target and source in service.models.languages:
@@ -149,13 +151,14 @@ async def _translate(
             n_best,
             format=fields.format,
             confidence=fields.confidence,
+            glossary=fields.glossary,
         )
         for i, document in zip(indices, documents, strict=True):
             if fields.format == "html":  # in a thread, because it can take long
                 versions[i] = await asyncio.to_thread(document.render_n_best, n_best)
             else:
                 versions[i] = document.render_n_best(n_best)
-            qualities[i] = document.quality
+            qualities[i], terms[i] = document.quality, document.terms
             numbered = enumerate(document.warnings, 1)
             warnings[i] = [f"text {i + 1}, sentence {number}: {warning}" for number, warning in numbered if warning]
-    return versions, qualities, [warning for _, of_text in sorted(warnings.items()) for warning in of_text]
+    return versions, qualities, [warning for _, of_text in sorted(warnings.items()) for warning in of_text], terms

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from regard.data.text.tokenizer import Tokenizer
 
+Terms = tuple[tuple[str, str], ...]
+"""A glossary: pairs of a source term and its translation."""
 Options = tuple[tuple[str, Any], ...]
 """Keyword arguments of an operation, as pairs so that they can be hashed."""
 Alignments = bool | Literal["json"]
@@ -164,12 +166,14 @@ class Translation:
     score: float
     alignment: Alignment | None = None
     alignment_json: str | None = None
+    terms: list[dict[str, Any]] | None = None
     quality: Quality | None = None
 
     def to_json(self) -> str:
         """Return an `ApiTranslation`."""
-        quality = {} if self.quality is None else self.quality.as_dict()
-        fields = json.dumps({"text": self.text, "score": self.score} | quality, ensure_ascii=False)
+        details = {} if self.quality is None else self.quality.as_dict()
+        details |= {} if self.terms is None else {"terms": self.terms}
+        fields = json.dumps({"text": self.text, "score": self.score} | details, ensure_ascii=False)
         if self.alignment_json is None:
             return fields
         return f'{fields[:-1]}, "alignment": {self.alignment_json}}}'

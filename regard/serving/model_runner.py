@@ -18,9 +18,9 @@ from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translator import is_exported
+from regard.pipelines.translator import is_exported, to_glossary
 from regard.runtime import choose_device
-from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Translation
+from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.views import explanations, image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
@@ -128,7 +128,12 @@ class TranslationRunner(ModelRunner):
                 self.embed(sentences)
 
     def translate(
-        self, sentences: Sequence[str], n_best: int = 1, alignments: Alignments = False, confidence: bool = False
+        self,
+        sentences: Sequence[str],
+        n_best: int = 1,
+        alignments: Alignments = False,
+        confidence: bool = False,
+        glossary: Terms = (),
     ) -> list[list[Translation]]:
         """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
         settings = widen_search(self.settings, n_best)
@@ -139,9 +144,10 @@ class TranslationRunner(ModelRunner):
             split=False,
             confidence=confidence and self.translator.quality.is_calibrated,
             flags=confidence,
+            glossary=to_glossary(glossary or None),
         )
         return [
-            [self._translation(hypothesis, sentence, alignments == "json") for hypothesis in hypotheses]
+            [self._translation(hypothesis, sentence, alignments == "json", bool(glossary)) for hypothesis in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
         ]
 
@@ -165,8 +171,9 @@ class TranslationRunner(ModelRunner):
             results.append(view(self.translator, settings, request))
         return results
 
-    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool, has_glossary: bool) -> Translation:
         """Convert a hypothesis to a message; with `as_json`, its alignment is encoded in the worker."""
+        terms = [use.as_dict() for use in hypothesis.terms] if has_glossary else None
         alignment = None
         if hypothesis.alignment is not None:
             vocabularies = self.translator.vocabularies
@@ -180,8 +187,8 @@ class TranslationRunner(ModelRunner):
         score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
         if as_json and alignment is not None:
             encoded = json.dumps(vars(alignment), ensure_ascii=False)
-            return Translation(hypothesis.text, score, alignment_json=encoded, quality=quality)
-        return Translation(hypothesis.text, score, alignment, quality=quality)
+            return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms, quality=quality)
+        return Translation(hypothesis.text, score, alignment, terms=terms, quality=quality)
 
 
 class ClassificationRunner(ModelRunner):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ApiClass, ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, GlossaryTerms, ImageRequest, ModelName, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -37,6 +37,7 @@ class TranslationRequest(InspectRequest):
     """Request for translations with their alignments."""
 
     n_best: int = Field(1, ge=1, le=1000)
+    glossary: GlossaryTerms = ()
 
 
 class AttentionRequest(InspectRequest):

@@ -2,9 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from regard.serving.messages import Alignment
+from regard.data.text.glossary import Glossary
+from regard.errors import UserError
+from regard.runtime import parse_json
+from regard.serving.messages import Alignment, Terms
+
+MAX_TERMS = 1000
+"""Maximum number of terms in the glossary of a request."""
 
 
 def _check_encodable(text: str) -> str:
@@ -16,6 +22,29 @@ def _check_encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_encodable)]
+
+
+def _parse_terms(value: object) -> Terms:
+    """Check the terms of a glossary; in a form field, they are JSON."""
+    try:
+        glossary = Glossary.parse(parse_json(value) if isinstance(value, str) else value)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return tuple((term.source, term.target) for term in glossary.terms)
+
+
+TERMS_SCHEMA = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}},
+    ],
+    "maxItems": MAX_TERMS,
+    "description": "terms that are translated as given: an object, or pairs; in a form, as JSON",
+    "examples": [{"apple": "苹果"}],
+}
+GlossaryTerms = Annotated[
+    Terms, Field(max_length=MAX_TERMS), BeforeValidator(_parse_terms), WithJsonSchema(TERMS_SCHEMA)
+]
 Name = Annotated[Text, Field(min_length=1, max_length=40)]
 ModelName = Annotated[Name | None, Field(description="name from /api/models; default: the first suitable model")]
 Language = Annotated[Name | None, Field(description="language code; or give model")]
@@ -64,6 +93,7 @@ class TranslateRequest(BaseRequest):
     target: Name = Field(examples=["zh"])
     format: Literal["text", "html"] = Field("text", description="html keeps tags")
     alternatives: int = Field(0, ge=0, le=1000, description="number of alternative translations per text")
+    glossary: GlossaryTerms = ()
     confidence: bool = Field(False, description="return confidence and flags; not part of LibreTranslate's API")
 
 
@@ -121,6 +151,15 @@ class Detection(BaseModel):
     language: str
 
 
+class ApiTerm(BaseModel):
+    """An occurrence of a glossary term; `kept` if the translation contains the term's translation."""
+
+    source: str
+    start: int = Field(description="position in the sentence")
+    target: str
+    kept: bool
+
+
 class TranslateResponse(BaseModel):
     """Translations; lists if `q` is a list. `detectedLanguage` is present if the source is auto."""
 
@@ -132,6 +171,9 @@ class TranslateResponse(BaseModel):
     )
     flags: dict[str, str] | list[dict[str, str]] | None = Field(None, description="if requested: suspected faults")
     warnings: list[str] | None = Field(None, description="sentences that are longer than those of the training data")
+    terms: list[ApiTerm] | list[list[ApiTerm]] | None = Field(
+        None, description="terms of the glossary in each text, present if a glossary is given"
+    )
 
 
 class LanguageName(BaseModel):
@@ -195,6 +237,7 @@ class ApiTranslateRequest(TextsRequest):
     n_best: int = Field(1, ge=1, le=1000, description="number of translations per sentence")
     alignments: bool = Field(False, description="return cross-attention weights between target and source tokens")
     split: bool = Field(True, description="split texts into sentences")
+    glossary: GlossaryTerms = ()
     confidence: bool = Field(False, description="return confidences of translations and tokens, and flags")
 
 
@@ -211,6 +254,7 @@ class ApiTranslation(BaseModel):
 
     text: str
     score: float
+    terms: list[ApiTerm] | None = Field(None, description="present if a glossary is given")
     confidence: float | None = Field(None, description="calibrated probability; null if the model is not calibrated")
     flags: dict[str, str] | None = Field(None, description="suspected faults by name, each with a detail")
     tokens: list[ApiToken] | None = None

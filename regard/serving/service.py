@@ -15,7 +15,7 @@ from regard.serving.documents import Document, Format, TranslatedDocument
 from regard.serving.errors import bad_request, disconnected
 from regard.serving.file_store import FileStore
 from regard.serving.keys import Keys
-from regard.serving.messages import PIXELS_PER_TOKEN, Job
+from regard.serving.messages import PIXELS_PER_TOKEN, Job, Terms
 from regard.serving.parsing import count_pixels
 from regard.serving.served_models import ServedModel, ServedModels
 from regard.serving.telemetry import Metrics, log_event
@@ -117,6 +117,7 @@ class Service:
         split: bool = True,
         alignments: bool = False,
         confidence: bool = False,
+        glossary: Terms = (),
     ) -> tuple[list[Document], list[Job]]:
         """Split texts into sentences; return a document for each text, and a job for each sentence."""
         builder = model.job_builder
@@ -135,7 +136,7 @@ class Service:
         if long := sum(builder.length_warning(sentence) is not None for sentence in sentences):
             log_fields = request.state.log_fields
             log_fields["long_sentences"] = log_fields.get("long_sentences", 0) + long
-        jobs = (builder.translation_jobs(document, n_best, confidence) for document in documents)
+        jobs = (builder.translation_jobs(document, n_best, confidence, glossary) for document in documents)
         return documents, [job for of_document in jobs for job in of_document]
 
     async def translate(

@@ -79,7 +79,7 @@ def test_files_with_both_sides_are_cleaned_by_a_recipe_and_options(corpus: Path,
         (["--out-src", "noisy.en", "--out-tgt", "x.zh"], "noisy.en: is an input file"),
         (["--out-src", "test.en", "--out-tgt", "x.zh"], "test.en: already exists"),
         (["--out-src", "no/x.en", "--out-tgt", "x.zh"], "there is no folder no"),
-        (["--out", "x.tsv", "--report", "x.pdf"], "--report writes .html or .json"),
+        (["--out", "x.tsv", "--report", "x.html", "--report", "x.pdf"], "--report writes .html or .json"),
         (["--out", "x.tsv", "--set", "rato=3"], "unknown key rato; did you mean ratio?"),
         (["--out", "x.tsv", "--set", "ratio=1"], "ratio: input should be greater than 1"),
         (["--out", "x.tsv", "--languages", "english"], "write two language codes"),
@@ -104,6 +104,12 @@ def test_different_numbers_of_lines_leave_no_output(
     error = command("clean", "--src", "noisy.en", "--tgt", "noisy.zh", "--out", "x.tsv", "--report", "r.html").error
     assert "parallel files need the same number of lines" in error
     assert sorted(path.name for path in corpus.iterdir()) == ["noisy.en", "noisy.zh", "test.en"]
+
+
+def test_pipe_is_rejected_because_the_corpus_is_read_twice(corpus: Path, command: Command) -> None:
+    os.mkfifo(corpus / "pipe.tsv")
+    error = command("clean", "--src", corpus / "pipe.tsv", "--out", corpus / "x.tsv").error
+    assert error.endswith("is a pipe, but must be a regular file")
 
 
 def test_corpus_without_good_pairs_is_an_error(corpus: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

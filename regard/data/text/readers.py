@@ -4,23 +4,20 @@ All readers are lazy and hold only one line, or some thousand rows of a Parquet 
 the first item is requested. Invalid files raise a UserError, which names the file and the line.
 """
 
-import gzip
-import io
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
+from regard.data.text.compression import open_decompressed, report_damaged
 from regard.data.text.languages import find_language
 from regard.errors import UserError, prefix_errors
 from regard.runtime import check_regular, import_optional, one_line, parse_json, read_raw_lines, report_unreadable
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
-PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet")
+PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet", ".tmx", ".xlf", ".xliff")
 """Suffixes of files that contain both sides of a parallel corpus."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_ROWS = 8192
@@ -54,6 +51,7 @@ class Shard:
     name: str
     read: Callable[[], Iterator[Pair]]
     header: Callable[[], Pair | None] = lambda: None  # names of the columns, if the first line contains them
+    languages: Callable[[], tuple[str, str] | None] = lambda: None  # codes of the languages, if the file states them
 
 
 def format_suffix(path: Path) -> str:
@@ -120,11 +118,12 @@ def find_shards(
     """Find the files of a parallel corpus.
 
     Args:
-        source: A .tsv, .jsonl or .parquet file, a folder of such files, or the line file of the source side. All but
-            .parquet files may be compressed (.gz, .xz, .zst).
+        source: A .tsv, .jsonl, .parquet, .tmx or XLIFF file, a folder of such files, or the line file of the source
+            side. All but .parquet files may be compressed (.gz, .xz, .zst).
         target: Line file of the target side if `source` is a line file.
         columns: Columns of source and target in a .tsv file, counted from 0.
-        keys: Keys of source and target in a .jsonl file, or names of two columns of a .parquet file.
+        keys: Keys of source and target in a .jsonl file, names of two columns of a .parquet file, or two languages of
+            a .tmx file.
     """
     with report_unreadable(source):
         is_folder = source.is_dir()
@@ -143,9 +142,19 @@ def find_shards(
         if suffix in readers:
             header = [lambda: read_tsv_header(source, *columns)] if suffix == ".tsv" else []
             return [Shard(str(source), readers[suffix], *header)]
+        if suffix in PAIR_SUFFIXES:
+            from regard.data.text.interchange import read_interchange, read_languages
+
+            return [
+                Shard(
+                    str(source),
+                    lambda: map(Pair._make, read_interchange(source, keys)),
+                    languages=lambda: read_languages(source, keys),
+                )
+            ]
         raise UserError(
-            f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv or "
-            f".jsonl file (also compressed as .gz, .xz or .zst), or a folder of such files."
+            f"{source} is given without a target file, so it must contain both sides: a .parquet file, a .tsv, "
+            f".jsonl, .tmx or .xlf file (also compressed as .gz, .xz or .zst), or a folder of such files."
         )
     if suffix in PAIR_SUFFIXES:
         raise UserError(f"{source} is a {suffix} file and contains both sides; omit the target file {target}.")
@@ -278,43 +287,8 @@ def read_stream(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as bytes, decompressed according to its suffix."""
-    try:
-        if path.exists() and not path.is_dir() and path.parts[:2] != ("/", "dev"):  # shells pass pipes as /dev/fd/N
-            check_regular(path)
-        with _open_decompressed(path) as stream:
-            yield from read_raw_lines(stream, str(path))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; give the path of an existing file.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; give the path of a file in it.") from error
-    except EOFError as error:
-        raise UserError(f"{path} is truncated: its compressed data are incomplete; download it again.") from error
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise UserError(
-            f"{path} is damaged or not compressed as its suffix indicates ({error}); download or rename it."
-        ) from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path} cannot be read ({reason}); check the file and its permissions.") from error
-
-
-def _open_decompressed(path: Path) -> BinaryIO:
-    match path.suffix.lower():
-        case ".gz":
-            return cast(BinaryIO, gzip.open(path, "rb"))
-        case ".xz":
-            return cast(BinaryIO, lzma.open(path, "rb", format=lzma.FORMAT_XZ))
-        case ".zst":
-            return _open_zstandard(path)
-        case _:
-            return path.open("rb")
-
-
-def _open_zstandard(path: Path) -> BinaryIO:
-    with prefix_errors(path):
-        pyarrow = import_optional("pyarrow", "data")
-    # Path.open raises the same errors as for other files; BufferedReader adds readline to the stream of pyarrow.
-    return io.BufferedReader(pyarrow.input_stream(path.open("rb"), compression="zstd"))
+    with report_damaged(path), open_decompressed(path) as stream:
+        yield from read_raw_lines(stream, str(path))
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,5 +1,6 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
+import { STRINGS as glossary } from "./glossary_strings.js";
 import { STRINGS as documents } from "./document_strings.js";
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
@@ -9,7 +10,7 @@ import { STRINGS as view } from "./view_strings.js";
 import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [documents, overview, prose, quality, view, why];
+const SECTION_STRINGS = [documents, glossary, overview, prose, quality, view, why];
 
 const STRINGS = {
   en: {

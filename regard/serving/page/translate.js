@@ -1,18 +1,19 @@
 // Section "translate": the translation of the text; of the chosen sentence, the best translations and their alignment.
 
-import { initialState, integer } from "./address.js";
+import { initialState, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
 import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
+import { createGlossaryField, createTermList, parseTerms } from "./glossary.js";
 import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
 import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
 
-const parameters = { hypothesis: integer(0, 0, 999) };
+const parameters = { hypothesis: integer(0, 0, 999), glossary: text("") };
 const state = initialState(parameters);
 /** Model and sentence of the chosen hypothesis. */
 let shownSentence = null;
@@ -21,22 +22,32 @@ export const section = { id: "translate", requires: ["translate"], readsText: tr
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (page.sentence !== page.text.trim()) await showWhole(container, page, signal);
+  const { terms } = parseTerms(state.glossary);
+  const changeGlossary = (value) => {
+    state.glossary = value;
+    page.saveView();
+    container.replaceChildren();
+    return show(container, page, signal);
+  };
+  container.append(createGlossaryField(state.glossary, strings, changeGlossary));
+  if (page.sentence !== page.text.trim()) await showWhole(container, page, terms, signal);
   if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
-  const { source, source_pieces: sourcePieces, hypotheses } = await getTranslation(model.name, page.sentence, signal);
+  const { source, source_pieces: sourcePieces, hypotheses } =
+    await getTranslation(model.name, page.sentence, signal, terms);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
   const translation = create("p", { class: "translation", lang: model.target ?? "" });
-  const quality = create("div");
-  card.append(translation, quality, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
+  const [quality, termList] = [create("div"), create("div")];
+  card.append(translation, quality, termList, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
 
   const select = (hypothesis) => {
     showShaded(translation, hypothesis.text, hypothesis.quality, strings);
     quality.replaceChildren(describeQuality(hypothesis.quality, strings));
     pair.replaceChildren();
+    termList.replaceChildren(createTermList(hypothesis.terms ?? [], strings));
     rows.forEach((row, i) => row.firstChild.setAttribute("aria-pressed", String(hypotheses[i] === hypothesis)));
     if (hypothesis.map) showAlignment(pair, readout, source, sourcePieces, hypothesis, strings);
     else readout.textContent = strings.noInspection(model.name, model.engine);
@@ -61,8 +72,9 @@ async function show(container, page, signal) {
 }
 
 /** Show the translation of all sentences of the text. */
-async function showWhole(container, { strings, model, text }, signal) {
-  const { texts } = await request("translate", { model: model.name, texts: text, confidence: true }, signal);
+async function showWhole(container, { strings, model, text }, glossary, signal) {
+  const body = { model: model.name, texts: text, confidence: true, glossary };
+  const { texts } = await request("translate", body, signal);
   if (signal.aborted) return;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.wholeTranslation }),

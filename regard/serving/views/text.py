@@ -32,7 +32,7 @@ from regard.inspection.translation import (
 )
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
-from regard.pipelines.translator import Translator
+from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import Quality
 from regard.serving.views.packet import Array, Arrays, pack
 
@@ -56,6 +56,7 @@ def view_translation(translator: Translator, settings: DecodingSettings, request
         split=False,
         confidence=translator.quality.is_calibrated,
         flags=True,
+        glossary=to_glossary(request.get("glossary") or None),
     )[0]
     source = source_labels(translator, hypotheses[0].source_subwords)
     arrays: Arrays = {}
@@ -273,6 +274,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "score": round(hypothesis.score, DIGITS),
         "tokens": hypothesis.tokens,
         "labels": readable_labels(hypothesis.labels),
+        "terms": [use.as_dict() for use in hypothesis.terms],
         "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }

@@ -275,7 +275,9 @@ def test_two_files_are_read_as_lines(tmp_path: Path) -> None:
 
 
 def test_a_single_line_file_is_rejected_at_the_call() -> None:
-    with pytest.raises(UserError, match=r"corpus\.txt\.gz is given without a target file.*\.tsv or \.jsonl"):
+    with pytest.raises(
+        UserError, match=r"corpus\.txt\.gz is given without a target file.*\.tsv, \.jsonl, \.tmx or \.xlf"
+    ):
         read_parallel(Path("corpus.txt.gz"))
 
 
@@ -361,5 +363,5 @@ def test_an_error_in_a_folder_names_the_shard_and_the_line(tmp_path: Path) -> No
 
 def test_a_folder_without_shards_is_rejected_at_the_call(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "a\n")
-    with pytest.raises(UserError, match=r"is a folder without \.tsv, \.jsonl, \.parquet files"):
+    with pytest.raises(UserError, match=r"is a folder without \.tsv, \.jsonl, \.parquet, \.tmx, \.xlf, \.xliff files"):
         read_parallel(tmp_path)

@@ -32,8 +32,9 @@ MARKUP = re.compile(
     re.IGNORECASE,
 )
 """Tags and character references. A name in angle brackets, such as <file>, is a tag if it is an element of HTML."""
-ESCAPES_OF_MOSES = re.compile(r"(?<!\S)&(?:amp|apos|quot|lt|gt|\#91|\#93|\#124);", re.IGNORECASE)
-"""Tokenised text of Moses has these at the start of tokens, on purpose."""
+_ESCAPE = r"&(?:amp|apos|quot|lt|gt|\#91|\#93|\#124);"
+ESCAPES_OF_MOSES = re.compile(rf"(?<!\S){_ESCAPE}|{_ESCAPE}(?!\S)", re.IGNORECASE)
+"""Tokenised text of Moses has these at the start or the end of tokens, on purpose."""
 
 
 def damaged(texts: Texts, strings: Sequence[str]) -> npt.NDArray[np.bool_]:

@@ -107,7 +107,7 @@ class Report:
     def _row(self, rule: str) -> str:
         number, share = self.removed[rule], self.removed[rule] / max(1, self.total)
         name = f'<a href="#{rule}">{rule}</a>' if number else rule
-        bar = f'<span class="bar" style="width:{100 * share:.2f}%"></span>'
+        bar = f'<span class="bar" style="width:{100 * share:.2f}%"></span>' if number else ""
         return (
             f"<tr><th>{name}</th><td>{html.escape(RULES[rule])}</td><td class=number>{number:,}</td>"
             f"<td class=number>{share:.2%}</td><td class=share>{bar}</td></tr>\n"
@@ -117,7 +117,7 @@ class Report:
         rows = "".join(
             f"<tr><td class=where>{html.escape(Path(example.file).name)}:{example.line}</td>"
             + "".join(f'<td dir="auto">{html.escape(text)}</td>' for text in (example.source, example.target))
-            + f"<td>{html.escape(example.detail)}</td></tr>\n"
+            + f"<td class=found>{html.escape(example.detail)}</td></tr>\n"
             for example in self.examples(rule)
         )
         shown = len(self.examples(rule))

@@ -276,7 +276,7 @@ def complete_languages(recipe: TranslationRecipe, progress: Progress) -> Transla
     if recipe.data.builtin:
         return recipe
     corpus = _open_corpus(recipe.data.all_corpora()[0])
-    codes = list(recipe.data.language_pair(corpus.shards[0].header() or ("", "")))
+    codes = list(recipe.data.language_pair(corpus.shards[0].header() or corpus.shards[0].languages() or ("", "")))
     uncertain = []
     for side, name in enumerate(UNKNOWN):
         if codes[side] != name:

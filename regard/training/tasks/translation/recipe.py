@@ -40,7 +40,9 @@ class CorpusSettings(Settings):
     target: Path | None = Field(None, description="line file of the targets, if source is a line file")
     weight: float = Field(1.0, gt=0, description="how often each sentence occurs per epoch")
     alignments: Path | None = Field(None, description='word alignments, one line per pair, such as "0-0 1-2"')
-    keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
+    keys: tuple[str, str] = Field(
+        ("source", "target"), description="keys of .jsonl, columns of .parquet, languages of .tmx"
+    )
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, from 0")
     tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
 
@@ -49,7 +51,7 @@ class DataSettings(Settings):
     """Training and validation data: files, folders of shards, several corpora, or the built-in corpus."""
 
     source: Path | None = Field(
-        None, description="line file, .tsv, .jsonl or .parquet file, or a folder of such files (shards)"
+        None, description="line file, .tsv, .jsonl, .parquet, .tmx or .xlf file, or a folder of such files (shards)"
     )
     target: Path | None = Field(None, description="line file of the targets, if source is a line file")
     alignments: Path | None = Field(None, description='word alignments, one line per pair, such as "0-0 1-2"')
@@ -57,7 +59,9 @@ class DataSettings(Settings):
         (),
         description="several corpora instead of source, with source, target, weight, alignments, keys, columns, tag",
     )
-    keys: tuple[str, str] = Field(("source", "target"), description="keys of .jsonl, columns of .parquet")
+    keys: tuple[str, str] = Field(
+        ("source", "target"), description="keys of .jsonl, columns of .parquet, languages of .tmx"
+    )
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, from 0")
     tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
     valid_source: Path | None = Field(None, description="validation data; default: held out from the training data")

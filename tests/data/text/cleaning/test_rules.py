@@ -125,7 +125,15 @@ def test_mojibake_is_not_confused_with_quotation_marks() -> None:
 def test_markup_is_not_confused_with_comparisons_names_and_tokenised_text() -> None:
     tags = ["<br>", "</p>", "<br/>", '<a href="x">', "<x:y />", "&#160;", "&#xA0;", "R&amp;D", "<!-- x -->", "<B>"]
     assert [text for text in tags if not find_markup(text)] == []
-    plain = ["a < b > c", "usage: cp <file> <folder>", "Q&A", "kid &apos;s &quot; &amp; x", "<3", "AT&T; x"]
+    plain = [
+        "a < b > c",
+        "usage: cp <file> <folder>",
+        "Q&A",
+        "kid &apos;s &quot; &amp; x",
+        "l&apos; eau",
+        "<3",
+        "AT&T; x",
+    ]
     assert [text for text in plain if find_markup(text)] == []
 
 
