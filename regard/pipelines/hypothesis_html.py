@@ -1,13 +1,8 @@
 """A hypothesis as HTML for notebooks: the text, its tokens with their probabilities, and the alignment."""
 
-from __future__ import annotations
-
 import html
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from regard.pipelines.hypothesis import Hypothesis
+from typing import Any
 
 TOKEN = "display:inline-block;padding:1px 6px;margin:1px;border-radius:6px;color:#111;background:rgb({},{},{})"
 CELL = "padding:2px 6px;text-align:right;color:{};background:rgb({},{},{})"
@@ -15,8 +10,8 @@ LARGEST_TABLE = 60
 """Tokens of either side above which the alignment is not written as a table."""
 
 
-def hypothesis_to_html(hypothesis: Hypothesis) -> str:
-    """Return a hypothesis as HTML with inline styles only; darker orange marks less probable tokens."""
+def hypothesis_to_html(hypothesis: Any) -> str:
+    """Return a `Hypothesis` as HTML with inline styles only; darker orange marks less probable tokens."""
     parts = [f"<div><b>{html.escape(hypothesis.text)}</b> <small>score {hypothesis.score:.3f}</small></div>"]
     for sentence in hypothesis.sentences:
         if sentence.tokens:
@@ -28,7 +23,7 @@ def hypothesis_to_html(hypothesis: Hypothesis) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def _tokens(hypothesis: Hypothesis) -> list[str]:
+def _tokens(hypothesis: Any) -> list[str]:
     spans = []
     for label, log_prob in zip(hypothesis.labels, hypothesis.token_log_probs, strict=False):
         probability = math.exp(log_prob)
@@ -37,7 +32,7 @@ def _tokens(hypothesis: Hypothesis) -> list[str]:
     return spans
 
 
-def _alignment(hypothesis: Hypothesis) -> str:
+def _alignment(hypothesis: Any) -> str:
     """Return the cross-attention as a table: a row for each target token, a column for each source token."""
     assert hypothesis.alignment is not None
     source = [*hypothesis.source_subwords, "END"]
