@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from regard.data.text.tokenizer import Tokenizer
 
+UNFINISHED = "run"
+"""Kind of a training run that has not saved a model yet."""
 Terms = tuple[tuple[str, str], ...]
 """A glossary: pairs of a source term and its translation."""
 Options = tuple[tuple[str, Any], ...]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,14 +14,20 @@ from regard.data.text.tokenizer import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
-from regard.models.folder import check_input_type, find_model_folder, load_model, model_input_type
+from regard.models.folder import (
+    check_input_type,
+    find_model_folder,
+    load_model,
+    model_input_type,
+)
 from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import is_exported, to_glossary
 from regard.runtime import choose_device
-from regard.serving.messages import Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
+from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
+from regard.serving.training_log import has_log, has_model
 from regard.serving.views import explanations, image_attention, images, overview, text
 from regard.serving.views.positions import view_positions
 
@@ -76,6 +83,8 @@ def load_runner(request: LoadRequest) -> ModelRunner:
         torch.set_num_threads(request.threads)
     if is_exported(request.run):
         return TranslationRunner(request)
+    if has_log(request.run) and not has_model(request.run):
+        return TrainingRunner(request)
     folder = find_model_folder(request.run)
     input_type = model_input_type(folder)
     if input_type == "text" and (has_tokenizer(folder) or request.engine == "ctranslate2"):
@@ -104,6 +113,8 @@ class TranslationRunner(ModelRunner):
         self.operations = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
         if self.has_attention:
             self.operations |= {name: partial(self._view, view) for name, view in TEXT_VIEWS.items()}
+            if has_log(request.run):
+                self.operations["training_map"] = self._checkpoint_maps(request.run, str(device))
             self.operations |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
         search = parse_settings(translator.generator.settings_class, request.search, "search")
         self.settings = translator.resolve_settings(search)
@@ -159,6 +170,19 @@ class TranslationRunner(ModelRunner):
         vectors = self.translator.embed(sentences, pool)
         return [json.dumps((vector.double() * 10**DIGITS).round().div(10**DIGITS).tolist()) for vector in vectors]
 
+    def _checkpoint_maps(self, run: Path, device: str) -> Callable[..., list[Any]]:
+        """Return the operation that shows the attention of a checkpoint; it imports the training code when it runs."""
+        found: list[Any] = []
+
+        def run_views(requests: Sequence[dict[str, Any]]) -> list[Any]:
+            from regard.serving.views.training import Checkpoints
+
+            if not found:
+                found.append(Checkpoints(run, device))
+            return [found[0].view_map(self.settings, request) for request in requests]
+
+        return run_views
+
     def _view(self, view: Callable[..., Any], requests: Sequence[dict[str, Any]]) -> list[Any]:
         """Return a view for each request, with the search settings of the request."""
         results = []
@@ -189,6 +213,15 @@ class TranslationRunner(ModelRunner):
             encoded = json.dumps(vars(alignment), ensure_ascii=False)
             return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms, quality=quality)
         return Translation(hypothesis.text, score, alignment, terms=terms, quality=quality)
+
+
+class TrainingRunner(ModelRunner):
+    """A training run that has not saved a model yet. The page shows its log."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self.operations = {}
+        device = str(choose_device(request.device))
+        self.info = ModelInfo(request.name, UNFINISHED, (), 0, device, sections=("training",))
 
 
 class ClassificationRunner(ModelRunner):
@@ -255,6 +288,8 @@ class InspectionRunner(ModelRunner):
 
 
 def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: Any) -> ModelInfo:
+    if has_log(request.run):
+        fields["sections"] = (*fields["sections"], "training")
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return ModelInfo(name=request.name, kind=model.config.kind, parameters=parameters, device=str(device), **fields)
 

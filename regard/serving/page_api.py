@@ -5,19 +5,20 @@ import hashlib
 from functools import cache
 from importlib import resources
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from regard.data.text.language_detection import ExpectedLanguage
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
-from regard.serving.messages import Job
+from regard.serving.messages import UNFINISHED, Job
 from regard.serving.page_bundle import bundle_modules
 from regard.serving.parsing import read_images
 from regard.serving.service import Service, ServiceDependency
+from regard.serving.training_log import checkpoint_steps, has_model, read_log
 
 ImageFields = TypeVar("ImageFields", bound=schemas.ImageRequest)
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -38,6 +39,7 @@ SECTIONS = {
     "map": "attention",
     "lens": "why",
     "image_overview": "overview",
+    "training_map": "training",
     "look": "attention",
 }
 """Section of the page of each operation, if it is not the operation's name."""
@@ -116,6 +118,31 @@ async def change(
 ) -> page_schemas.ChangeResponse:
     """Return the translation by a model with scaled heads, other attention scores or other search settings."""
     return page_schemas.ChangeResponse(**await _inspect_text(service, request, "change", body))
+
+
+@inspect_router.get("/training")
+async def training(
+    request: Request,
+    service: ServiceDependency,
+    model: schemas.ModelName = None,
+    after: Annotated[int, Query(ge=0, le=10**15)] = 0,
+) -> page_schemas.TrainingResponse:
+    """Return a part of the log of a training run, and the steps of its checkpoints."""
+    service.check_request(request, None)
+    served = service.models.find(model, "training")
+    run = served.request.run
+    part = await asyncio.to_thread(read_log, run, after)
+    is_saved = await asyncio.to_thread(has_model, run)
+    if is_saved and served.info.kind == UNFINISHED:
+        service.reload_in_background()
+    steps = await asyncio.to_thread(checkpoint_steps, run)
+    return page_schemas.TrainingResponse(entries=part.entries, next=part.next, steps=steps, has_model=is_saved)
+
+
+@inspect_router.post("/training_map", **PACKET_RESPONSE)
+async def training_map(request: Request, body: page_schemas.TrainingMapRequest, service: ServiceDependency) -> Response:
+    """Return the attention map of one head at a checkpoint of the training."""
+    return _packet(await _inspect_text(service, request, "training_map", body))
 
 
 @inspect_router.post("/lens")
@@ -227,7 +254,8 @@ async def _inspect_text(
     """Check the sentence of a request, and run an operation on it."""
     service.check_request(request, body.api_key, [body.text], n_best)
     model = service.models.find(body.model, SECTIONS.get(operation, operation))
-    assert model.job_builder is not None
+    if model.job_builder is None:  # an image model with a training log
+        raise bad_request(f"{model.name} does not support {operation}")
     tokens = model.job_builder.count_tokens(body.text)
     limit = min(service.limits.inspect_tokens, model.info.max_source_tokens or service.limits.inspect_tokens)
     if tokens > limit:

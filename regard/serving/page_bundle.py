@@ -10,14 +10,22 @@ from collections.abc import Mapping
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.M)
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|class|const) (\w+))", re.M)
 _COMMENTS = re.compile(r"^[ \t]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
-_INDENTATION = re.compile(r"^[ \t]+", re.M)
+_TOKEN = re.compile(
+    r"""(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+    r"|(?P<regex>(?:(?<=[(,=:\[!&|?{};\n])|(?<==>)|(?<=return))[ ]*"
+    r"/(?![/*])(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*)"
+    r"|(?P<comment>[ ]*//[^\n]*)"
+    r"|(?P<template>`)"
+    r"|(?P<space>[ \t\n]+)"
+)
+_WORD = re.compile(r"[\w$]")
 _OTHER = re.compile(r"^(?:import|export)\b.*$", re.M)
 
 
 def bundle_modules(files: Mapping[str, bytes], entry: str) -> bytes:
     """Return a module and everything that it imports as one script, dependencies first, each once.
 
-    Comments on lines of their own and indentation are removed.
+    Comments and spaces are removed; see `compact`.
 
     Args:
         files: contents of the modules by name, such as `page.js`.
@@ -48,9 +56,48 @@ def _convert(name: str, text: str) -> str:
     exports = ", ".join(_EXPORT.findall(text))
     text = _IMPORT.sub(lambda match: f"const {{{match[1].replace(' as ', ': ')}}} = $${match[2]};", text)
     text = _COMMENTS.sub("", _EXPORT.sub("", text))
-    if any(line.count("`") % 2 for line in text.splitlines()):
-        raise ValueError(f"{name}.js: a template of several lines cannot be bundled; write it as several strings")
-    text = _INDENTATION.sub("", text)
     if other := _OTHER.search(text):
         raise ValueError(f"{name}.js: {other[0]} cannot be bundled; write it as import {{...}} or export const")
-    return f"const $${name} = (() => {{\n{text}return {{ {exports} }};\n}})();"
+    return f"const $${name} = (() => {{\n{compact(text)}return {{ {exports} }};\n}})();"
+
+
+def compact(text: str) -> str:
+    """Return JavaScript without comments, and without the spaces that its meaning does not depend on.
+
+    Line breaks are kept, because statements may end there. The text of strings, templates and regular expressions is
+    unchanged.
+    """
+    parts: list[str] = []
+    position = 0
+    while match := _TOKEN.search(text, position):
+        parts.append(text[position : match.start()])
+        position = match.end()
+        if match["template"]:
+            position = _end_of_template(text, position)
+            parts.append(text[match.start() : position])
+        elif match["space"]:
+            before, after = text[match.start() - 1 : match.start()], text[position : position + 1]
+            is_needed = (_WORD.match(before) and _WORD.match(after)) or (before in "+-" and after in "+-")
+            parts.append("\n" if "\n" in match[0] else " " if is_needed else "")
+        elif not match["comment"]:
+            parts.append(match[0])
+    return "".join([*parts, text[position:]])
+
+
+def _end_of_template(text: str, position: int) -> int:
+    """Return the position after a template whose content begins at a position; it may contain other templates."""
+    depth = 0
+    while depth or text[position : position + 1] != "`":
+        if position >= len(text):
+            raise ValueError("a module with an unfinished template cannot be bundled")
+        character = text[position]
+        if character == "\\":
+            position += 1
+        elif not depth and text.startswith("${", position):
+            depth, position = 1, position + 1
+        elif depth and character in "{}":
+            depth += 1 if character == "{" else -1
+        elif depth and character == "`":
+            position = _end_of_template(text, position + 1) - 1
+        position += 1
+    return position + 1

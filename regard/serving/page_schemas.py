@@ -1,6 +1,6 @@
 """Schemas of requests and responses of the page's API under /api/inspect/."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json
 
@@ -124,6 +124,21 @@ class PatchRequest(ImageRequest):
     """Form or query fields of a request to inspect an image."""
 
     patch: Index | None = Field(None, description="show the attention of this patch instead of the class token")
+
+
+class TrainingMapRequest(MapRequest):
+    """Request for the attention map of one head at a checkpoint of the training."""
+
+    step: int = Field(ge=0, le=10**12, description="step of the checkpoint")
+
+
+class TrainingResponse(BaseModel):
+    """Part of the log of a training run, and its checkpoints."""
+
+    entries: list[dict[str, Any]] = Field(description="lines of the log, see docs/monitoring.md")
+    next: int = Field(description="position of the next part, for `after`")
+    steps: list[int] = Field(description="steps of the checkpoints")
+    has_model: bool = Field(description="whether the run has saved a model")
 
 
 class ImageAttentionRequest(ImageRequest):

@@ -39,6 +39,7 @@ class Service:
         self.files = FileStore(config.limits)
         self.detector = LanguageDetector()
         self.draining = False
+        self._reloading: asyncio.Task[None] | None = None
         self.fatal_error: str | None = None
         self.metrics.ready.set_function(lambda: self.ready)
 
@@ -53,6 +54,11 @@ class Service:
         for model in self.models.all:
             info = model.info
             log_event("model ready", model=info.name, kind=info.kind, languages=info.languages, device=info.device)
+
+    def reload_in_background(self) -> None:
+        """Reload the models, such as that of a run which had not saved one; do nothing if they are being reloaded."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self.models.reload())
 
     async def reload(self) -> None:
         """Read the keys and the models again. What cannot be read is not replaced."""

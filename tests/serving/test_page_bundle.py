@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from regard.serving.page_api import read_page_files
-from regard.serving.page_bundle import bundle_modules
+from regard.serving.page_bundle import bundle_modules, compact
 from tests.serving.page import Page
 
 
@@ -22,7 +22,7 @@ def test_bundle_contains_every_module_once_after_its_dependencies() -> None:
     assert "return { name, Other };" in bundle
     assert "Comment" not in bundle
     assert "Other." not in bundle
-    assert "const { show: draw } = $$a;" in bundle
+    assert "const{show: draw}=$$a;" in bundle or "const{show:draw}=$$a;" in bundle
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,28 @@ def test_bundle_contains_every_module_once_after_its_dependencies() -> None:
     [
         (b"export let count = 0;\n", "export let count = 0; cannot be bundled"),
         (b'import * as dom from "./dom.js";\n', "import .* cannot be bundled"),
-        (b"const text = `a\nb`;\n", "a template of several lines"),
         (b'import { a } from "./page.js";\n', "page imports itself through page"),
     ],
 )
 def test_modules_that_cannot_be_bundled_are_rejected(module: bytes, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         bundle_modules({"page.js": module}, "page.js")
+
+
+@pytest.mark.parametrize(
+    ("text", "compacted"),
+    [
+        ("const a = b + 1; // c\n  return a;\n", "const a=b+1;\nreturn a;\n"),
+        ("if (a) {\n  b( x , y );\n}\n", "if(a){\nb(x,y);\n}\n"),
+        ("a = b - -c + +d;\n", "a=b- -c+ +d;\n"),
+        ("say(\"a , // b\", 'c  d');\n", "say(\"a , // b\",'c  d');\n"),
+        ("t = `a  ${b ? `c , d` : { e: 1 }} , f`;\n", "t=`a  ${b ? `c , d` : { e: 1 }} , f`;\n"),
+        ('return /[" ]/.test(a) ? `"` : () => /` /;\n', 'return /[" ]/.test(a)?`"`:()=> /` /;\n'),
+        ("x = / a , [/ ]b/g;\ny = a / b / c;\n", "x= / a , [/ ]b/g;\ny=a/b/c;\n"),
+    ],
+)
+def test_spaces_are_removed_only_from_code(text: str, compacted: str) -> None:
+    assert compact(text) == compacted
 
 
 def test_page_loads_its_modules_with_one_request(page: Page) -> None:

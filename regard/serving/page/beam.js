@@ -28,11 +28,11 @@ async function show(container, page, signal) {
   const card = create("section", { class: "card" });
   container.append(card);
   const isOther = shown.model !== page.model.name;
-  if (!page.isLinked && shown.model !== null) {
+  if (!page.isLinked && !page.isSecond && shown.model !== null) {
     if (isOther) Object.assign(state, initialState(parameters));
     else if (shown.sentence !== page.sentence) Object.assign(state, { candidate: 0, step: null });
   }
-  shown = { model: page.model.name, sentence: page.sentence };
+  if (!page.isSecond) shown = { model: page.model.name, sentence: page.sentence };
   const draw = async () => {
     // alpha has no effect without a length penalty, and the server rejects any value but the default.
     const settings = Object.fromEntries(SETTINGS.filter((name) => state[name] !== null).map((name) => [name, state[name]]));

@@ -28,12 +28,12 @@ export const section = { id: "change", requires: ["change"], readsText: true, sh
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (!page.isLinked && shown.model !== null) {
+  if (!page.isLinked && !page.isSecond && shown.model !== null) {
     const isOther = shown.model !== model.name;
     if (isOther) Object.assign(state, { factors: {}, beam: null, alpha: null });
     if (isOther || shown.sentence !== page.sentence) Object.assign(state, { changed: null, bias: {} });
   }
-  shown = { model: model.name, sentence: page.sentence };
+  if (!page.isSecond) shown = { model: model.name, sentence: page.sentence };
   const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
   const controls = create("section", { class: "card" });
   container.append(results, controls);
@@ -56,7 +56,7 @@ async function show(container, page, signal) {
       return;
     }
     try {
-      const { translation, source } = await request("inspect/change", createRequest(page), signal);
+      const { translation, source } = await request("inspect/change", createRequest(page, heads), signal);
       if (number !== latestRequest || signal.aborted) return;
       page.showError(null);
       scoreBias.show(source, state.bias);
@@ -95,16 +95,20 @@ async function show(container, page, signal) {
   await draw();
 }
 
-/** Return the body of the request for the changed translation. */
-function createRequest({ model, sentence }) {
+/** Return the body of the request for the changed translation; the model may lack heads of the one beside it. */
+function createRequest({ model, sentence }, heads) {
   const { changed, sharpness, temperature, seed, beam, alpha } = state;
   let search = {};
   if (model.kind !== "nat") search = temperature ? { temperature, seed, alpha } : { beam, alpha };
-  return { model: model.name, text: changed ?? sentence, factors: state.factors, sharpness, bias: state.bias, search };
+  const keep = ([head], count) => Number(head) < (count ?? 0);
+  const factors = Object.fromEntries(Object.entries(state.factors).map(([name, ofHeads]) =>
+    [name, Object.fromEntries(Object.entries(ofHeads).filter((item) => keep(item, heads[name])))]).filter(([name]) => heads[name]));
+  return { model: model.name, text: changed ?? sentence, factors, sharpness, bias: state.bias, search };
 }
 
 /** Return the state for another module, which shows changes of image models; initially without those of another model. */
-export function stateOfChanges(model) {
+export function stateOfChanges({ model, isSecond }) {
+  if (isSecond) return state;
   if (shown.model !== null && shown.model !== model.name) Object.assign(state, initialState(parameters));
   shown = { model: model.name, sentence: null };
   return state;
@@ -117,6 +121,7 @@ export function resetChanges() {
 
 /** Remove factors of heads that the model does not have; they may come from a link. */
 function dropUnknownHeads(heads, page) {
+  if (page.isSecond) return; // the factors are those of the first model
   for (const [name, factorsOfHeads] of Object.entries(state.factors)) {
     for (const head of Object.keys(factorsOfHeads)) {
       if (Number(head) < (heads[name] ?? 0)) continue;

@@ -7,7 +7,7 @@ import { createDropZones, selectedFiles } from "./image_files.js";
 
 export async function showImageChange(container, page, signal) {
   const { strings, model } = page;
-  const state = stateOfChanges(model);
+  const state = stateOfChanges(page);
   const results = create("section", { class: "card" }, create("p", { class: "hint", text: strings.selectImage }));
   const controls = create("section", { class: "card" });
   let latestRequest = 0;

@@ -20,8 +20,8 @@ let shown = null;
 
 async function show(container, page, signal) {
   const input = `${page.model.name} ${page.sentence}`;
-  if (shown !== null && shown !== input && !page.isLinked) state.step = null;
-  shown = input;
+  if (shown !== null && shown !== input && !page.isLinked && !page.isSecond) state.step = null;
+  if (!page.isSecond) shown = input;
   if (page.model.sections.includes("translate")) await showTranslation(container, page, signal);
   else await showImages(container, page, signal);
 }

@@ -8,6 +8,7 @@ import { OWN_IMAGE, selectExample, selectedImage } from "./image_files.js";
 import { pageStringsFor } from "./page_strings.js";
 import { showProgress } from "./progress.js";
 import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
+import { showSideBySide } from "./side_by_side.js";
 import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
 import { fillToolbar } from "./toolbar.js";
@@ -19,6 +20,7 @@ const WHOLE = -1;
 /** Parts of the address that all sections share. The sentence WHOLE means the whole text as one sequence. */
 const PARAMETERS = {
   model: textParameter(),
+  second: textParameter(),
   text: textParameter(DEFAULT_TEXT),
   sentence: integer(0, WHOLE, 9999),
   tour: integer(null, 1, STOPS.length),
@@ -35,6 +37,10 @@ const page = {
   },
   models: [],
   model: null,
+  /** The model that is shown beside `model`, or null. */
+  second: null,
+  /** Whether this is the page of the second model; sections keep their state for the first one. */
+  isSecond: false,
   text: DEFAULT_TEXT,
   sentence: "",
   language: initialLanguage(),
@@ -73,14 +79,14 @@ async function show() {
   showMessage("");
   try {
     const isText = openSection.readsText && page.model.sections.includes("translate");
-    const reason = whyUnavailable(openSection) || (isText && !page.text.trim() ? page.strings.blank : "");
+    const reason = (page.second ? "" : whyUnavailable(openSection)) || (isText && !page.text.trim() ? page.strings.blank : "");
     if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
     else {
       if (isText) await splitText(signal);
       else await selectLinkedImage();
       const prose = page.strings.prose[openSection.id]?.(page.model);
       if (prose) container.append(create("p", { class: "prose", text: prose }));
-      if (!signal.aborted) await openSection.show(container, page, signal);
+      if (!signal.aborted) await showModels(container, signal);
     }
   } catch (error) {
     if (signal.aborted) return;
@@ -90,6 +96,17 @@ async function show() {
   saveView({ replace: true });
   isLinked = false;
   document.documentElement.dataset.ready = openSection.id;
+}
+
+/** Show the open section for the model, or for both models. */
+async function showModels(container, signal) {
+  if (!page.second) {
+    await openSection.show(container, page, signal);
+    return;
+  }
+  const other = Object.create(page, { model: { value: page.second }, isSecond: { value: true } });
+  const reasonOf = (model) => whyUnavailable(openSection, model);
+  await showSideBySide(container, [page, other], openSection, reasonOf, signal);
 }
 
 /** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
@@ -141,10 +158,12 @@ function createChoice(label, index) {
 }
 
 /** Return why the model does not support a section, or an empty string if it does. */
-function whyUnavailable({ requires }) {
-  const { model, strings } = page;
+function whyUnavailable({ requires }, model = page.model) {
+  const { strings } = page;
   if (!model) return strings.noModel;
   if (requires.some((name) => model.sections.includes(name))) return "";
+  if (model.kind === "run") return strings.noModelYet(model.name);
+  if (requires.includes("training")) return strings.noLog(model.name);
   if (model.engine !== "regard" && !requires.includes("image")) return strings.noInspection(model.name, model.engine);
   if (model.lacks) return strings.noTokenizer(model.name);
   if (model.sections.includes("views")) return strings.isTwoView(model.name);
@@ -246,7 +265,7 @@ function goToStop(number) {
 function saveView({ replace = false } = {}) {
   if (!page.model) return;
   const index = choice.text === page.text ? choice.index : 0;
-  const shared = { model: page.model.name, text: page.text, sentence: index, tour: tourStop, image: selectedImage(page.model) };
+  const shared = { model: page.model.name, second: page.second?.name, text: page.text, sentence: index, tour: tourStop, image: selectedImage(page.model) };
   const { parameters = {}, state = {} } = openSection;
   const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
   if (address === shownAddress) return;
@@ -277,6 +296,7 @@ function readAddress() {
     if (shared.model !== null && !model) problems.push(page.strings.unknownModel(shared.model.slice(0, 80), page.model.name));
     page.model = model ?? page.model;
     element("model").value = page.model.name;
+    selectSecond(shared.second);
     element("text").value = shared.text;
     choice = { text: element("text").value, index: shared.sentence };
     linkedImage = shared.image;
@@ -284,6 +304,12 @@ function readAddress() {
     if (!section) openSection = defaultSection();
   }
   showNotice(problems.join(" "));
+}
+
+/** Show a model beside the first one; without a name, or with that of the first one, show only this. */
+function selectSecond(name) {
+  page.second = page.models.find((model) => model.name === name && model !== page.model) ?? null;
+  element("second").value = page.second?.name ?? "";
 }
 
 /** Limit an index to 0 … count - 1. If it was stated in a link, say that it is too large. */
@@ -348,7 +374,12 @@ function listenToPrompt() {
 function listenToControls() {
   element("model").addEventListener("change", () => {
     page.model = page.models.find((model) => model.name === element("model").value);
+    selectSecond(page.second?.name);
     open(whyUnavailable(openSection) ? defaultSection() : openSection);
+  });
+  element("second").addEventListener("change", () => {
+    selectSecond(element("second").value);
+    open(openSection);
   });
   element("language").addEventListener("click", () => {
     page.language = switchLanguage(page.language);
@@ -401,7 +432,10 @@ async function start() {
   element("text").value = page.text;
   page.models = await waitForModels();
   page.model = page.models[0];
-  for (const { name } of page.models) element("model").append(create("option", { value: name, text: name }));
+  for (const { name } of page.models) {
+    for (const id of ["model", "second"]) element(id).append(create("option", { value: name, text: name }));
+  }
+  element("second").hidden = page.models.length < 2;
   element("model").value = page.model.name;
   readAddress();
   await show();

@@ -6,11 +6,12 @@ import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
 import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
+import { STRINGS as training } from "./training_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [documents, glossary, overview, prose, quality, view, why];
+const SECTION_STRINGS = [documents, glossary, overview, prose, quality, training, view, why];
 
 const STRINGS = {
   en: {
@@ -24,8 +25,11 @@ const STRINGS = {
       change: "What if",
       positions: "Positions",
       image: "Image",
+      training: "Training",
     },
     sectionsLabel: "Sections",
+    secondModel: "Second model, shown beside the first one",
+    noSecond: "+ second model",
     computing: "Computing…",
     translateButton: "Translate",
     sentence: "Text to translate",
@@ -219,8 +223,11 @@ const STRINGS = {
       change: "假设分析",
       positions: "位置编码",
       image: "图像",
+      training: "训练",
     },
     sectionsLabel: "各节",
+    secondModel: "第二个模型，与第一个并排显示",
+    noSecond: "＋ 第二个模型",
     computing: "正在计算……",
     translateButton: "翻译",
     sentence: "待翻译的文本",

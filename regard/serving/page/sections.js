@@ -18,6 +18,7 @@ import { showImageAttention } from "./image_attention.js";
 import { showImageChange } from "./image_change.js";
 import { section as overview } from "./overview.js";
 import { section as positions } from "./positions.js";
+import { section as training } from "./training.js";
 import { section as translate } from "./translate.js";
 import { section as why } from "./why.js";
 
@@ -28,7 +29,7 @@ export const SECTIONS = [
   withImages(arithmetic, "image_arithmetic", showImageArithmetic),
   beam,
   withImages(change, "image_change", showImageChange),
-  positions, image,
+  positions, image, training,
 ];
 
 /** Sections that are opened first, if the model supports them. */

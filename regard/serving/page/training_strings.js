@@ -1,0 +1,38 @@
+// Strings of the section "training".
+
+export const STRINGS = {
+  en: {
+    trainingStatus: (step, seconds) => `Step ${step}, ${seconds} seconds of training. New entries appear by themselves.`,
+    noEntries: "The log has no entries yet.",
+    openModel: "Open the saved model",
+    losses: "Loss per token or image",
+    trainingLoss: "training",
+    validationLoss: "validation",
+    scoresOfValidation: "Scores of the validations",
+    trainingStep: "step",
+    samples: "Samples of the validations",
+    noSamples: "No validation has been finished yet.",
+    attentionInTraining: "Attention at the checkpoints",
+    filmHint: "The translation of the served model, read by the model of each checkpoint. training.keep_checkpoints keeps more of them.",
+    checkpoint: "checkpoint",
+    noModelYet: (name) => `${name} has not saved a model yet; the first validation saves one. Open Training to watch it.`,
+    noLog: (name) => `${name} is a model folder without the log of its training.`,
+  },
+  zh: {
+    trainingStatus: (step, seconds) => `第 ${step} 步，已训练 ${seconds} 秒。新的记录会自动显示。`,
+    noEntries: "日志还没有记录。",
+    openModel: "打开已保存的模型",
+    losses: "每个词元或图像的损失",
+    trainingLoss: "训练",
+    validationLoss: "验证",
+    scoresOfValidation: "验证得分",
+    trainingStep: "步",
+    samples: "验证时的样例",
+    noSamples: "还没有完成任何一次验证。",
+    attentionInTraining: "各检查点的注意力",
+    filmHint: "用每个检查点的模型读入当前模型的译文。用 training.keep_checkpoints 可以保留更多检查点。",
+    checkpoint: "检查点",
+    noModelYet: (name) => `${name} 还没有保存模型，第一次验证时会保存。打开“训练”查看进展。`,
+    noLog: (name) => `${name} 是模型文件夹，没有训练日志。`,
+  },
+};
