@@ -113,7 +113,9 @@ def run_child(arguments: argparse.Namespace, task: str, variant: str, group: Pat
     done = subprocess.run(
         command, env=environment | (chosen or {}), stdout=subprocess.PIPE, text=True, check=True, preexec_fn=join
     )
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    figure = float(json.loads(done.stdout.splitlines()[-1]))
+    print(f"{task}, {variant}: {figure:.4g} per second", file=sys.stderr, flush=True)
+    return figure
 
 
 def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -163,6 +163,8 @@ PackedLinear = Callable[[Tensor, Tensor | None], Tensor]
 """Maps float32 rows, (N, I), and a bias, (O,), to float32 rows, (N, O), by a packed weight."""
 MIN_FLOAT32_SIZE = 2**17
 """Elements of a weight above which prepacking pays in float32: a prepacked matmul takes 15 µs to start."""
+MAX_SINGLE_ROW_SIZE = 2**20
+"""Elements of a weight up to which the plain matmul is faster than the prepacked one for a single row in float32."""
 MAX_UNPADDED_ROWS = 16
 TINY = torch.finfo(torch.float32).tiny
 
@@ -237,6 +239,7 @@ class PrepackedWeights:
 
     def __init__(self, precision: Precision = "float32") -> None:
         self.precision, self._supported = precision, supports(precision)
+        self._single_row_size = MAX_SINGLE_ROW_SIZE if precision == "float32" else 0
         # By address and shape, so that slices of a weight have copies of their own: the weight, a sample of its
         # elements when it was packed, and the packed copy. Holding the weight keeps its address from being reused.
         self._copies: dict[tuple[int, torch.Size], tuple[Tensor, Tensor, PackedLinear]] = {}
@@ -255,6 +258,8 @@ class PrepackedWeights:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return x @ weightᵀ + bias, (..., I) to (..., O)."""
+        if x.numel() == x.shape[-1] and weight.numel() <= self._single_row_size:
+            return F.linear(x, weight, bias)
         key = (weight.data_ptr(), weight.shape)
         copy = self._copies.get(key)
         if copy is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from regard.data.text.annotation import encode_with_terms, is_annotated
 from regard.data.text.glossary import Glossary, TermMatch, count_needed, find_kept, find_target
 from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
@@ -69,16 +70,17 @@ class TermSearch:
     """Search with the terms of a glossary; no result depends on other sentences.
 
     All sentences are translated without constraints first, because most translations have the terms anyway and remain
-    as they are. The sentences in which a hypothesis lacks a term are translated again, with a wider beam, in two ways:
-    with the terms required anywhere, and the words that stood for them forbidden; and with the first translation up to
-    those words, followed by the term, as a prefix. The result that keeps more terms is returned, then the second one
-    unless its score is clearly lower.
+    as they are. Models that were trained with annotated terms read them in the source. The sentences in which a
+    hypothesis lacks a term are translated again, with a wider beam, in two ways: with the terms required anywhere, and
+    the words that stood for them forbidden; and with the first translation up to those words, followed by the term, as
+    a prefix. The result that keeps more terms is returned, then the second one unless its score is clearly lower.
 
     Args:
         search: Returns the hypotheses of requests, which are given with the indices of their sentences.
         score: Returns the log-probability of each token of given translations of source tokens.
         vocabularies: Vocabularies of the model.
         language: Code of the source language.
+        longest: Maximum number of source tokens; None if unlimited.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class TermSearch:
         score: Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]],
         vocabularies: Vocabularies,
         language: str,
+        longest: int | None = None,
     ) -> None:
+        self._longest = longest
         self._search, self._score, self._vocabularies, self._language = search, score, vocabularies, language
         self._automata: dict[str, TargetAutomaton] = {}
 
@@ -100,6 +104,7 @@ class TermSearch:
     ) -> Lists:
         """Return the hypotheses of every text, whose request has no terms yet."""
         terms = find_terms(texts, glossaries, self._language)
+        requests = self._annotate(requests, terms)
         found = self._search(range(len(requests)), requests, settings)
         for i, sentence in terms.items():
             found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
@@ -114,6 +119,19 @@ class TermSearch:
             if _is_better(reported, found[i]):
                 found[i] = reported
         return found
+
+    def _annotate(
+        self, requests: Sequence[DecodingRequest], terms: Mapping[int, SentenceGlossary]
+    ) -> list[DecodingRequest]:
+        """Annotate the terms in the sources if the model was trained with annotation and the result is not too long."""
+        source = self._vocabularies.source
+        annotated = list(requests)
+        if is_annotated(source):
+            for i, sentence in terms.items():
+                tokens = encode_with_terms(source, sentence.text, sentence.matches)
+                if self._longest is None or len(tokens) <= self._longest:
+                    annotated[i] = replace(requests[i], source=tokens)
+        return annotated
 
     def _constrain(
         self, sentence: SentenceGlossary, request: DecodingRequest, best: Hypothesis, replaced: Sequence[Replacement]

@@ -369,7 +369,9 @@ class Translator:
             return [hypothesis.token_log_probs for hypothesis in self.score_tokens(sources, targets)]
 
         self.resolve_settings(settings, request_with_terms())
-        term_search = TermSearch(search, score, self.vocabularies, self.languages[0])
+        # Alignments belong to the tokens of the sentence, so its terms are not annotated with them.
+        longest = 0 if options[0] else self.max_source_tokens
+        term_search = TermSearch(search, score, self.vocabularies, self.languages[0], longest)
         return term_search([sentence.text for sentence in sentences], glossaries, requests, settings)
 
     def _search(

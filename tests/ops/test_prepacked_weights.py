@@ -232,3 +232,22 @@ def test_int8_is_supported_where_pytorch_quantises_linear_layers() -> None:
     except RuntimeError:
         quantises = False
     assert supports("int8") == quantises
+
+
+@needs_onednn
+@pytest.mark.usefixtures("pack_small_weights")
+def test_a_single_row_is_multiplied_by_large_weights_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[torch.Size] = []
+    monkeypatch.setattr(
+        linear_module, "pack", lambda weight, precision: packed.append(weight.shape) or pack(weight, precision)
+    )
+    monkeypatch.setattr(linear_module, "MAX_SINGLE_ROW_SIZE", 64)
+    small, large = Linear(8, 8), Linear(8, 9)
+    model = nn.ModuleList((small, large)).eval()
+    prepack(model)
+    with torch.no_grad():
+        for layer in (small, large):
+            torch.testing.assert_close(layer(draw(1, 8)), F.linear(draw(1, 8), layer.weight, layer.bias))
+        assert packed == [large.weight.shape]
+        small(draw(2, 8))
+    assert packed == [large.weight.shape, small.weight.shape]

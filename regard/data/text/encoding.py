@@ -1,7 +1,7 @@
 """Tokenisation of parallel corpora in chunks; pairs that training cannot use are skipped, counted and listed."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -47,11 +47,13 @@ def tokenise_corpus(
     words: tuple[WordTypes, WordTypes] | None = None,
     tag: int | None = None,
     source_end: bool = True,
+    annotate: Callable[[Pair, list[int]], list[int]] | None = None,
 ) -> Iterator[ParallelTokens]:
     """Tokenise a corpus in chunks; pairs with an empty side or more than `max_tokens`, EOS included, are skipped.
 
     With `words`, the chunks contain the numbers of the words too. `tag` is a token before every source.
-    `source_end` is that of the model's configuration.
+    `source_end` is that of the model's configuration. `annotate` returns the source tokens of a pair with its terms,
+    which are used unless they are too long.
     """
     records, prefix = iter(records), [] if tag is None else [tag]
     ends, bos, eos = [source.special_ids["eos"]] * source_end, target.special_ids["bos"], target.special_ids["eos"]
@@ -63,6 +65,9 @@ def tokenise_corpus(
         encoded_sources = source.encode_batch([record.pair.source for record in chunk])
         encoded_targets = target.encode_batch([record.pair.target for record in chunk])
         for record, s, t in zip(chunk, encoded_sources, encoded_targets, strict=True):
+            if annotate is not None:
+                annotated = annotate(record.pair, s)
+                s = s if max_tokens is not None and len(annotated) + 1 > max_tokens else annotated
             s = [*prefix, *s]
             if not record.pair.source.strip() or not record.pair.target.strip():
                 skipped.add(record, "an empty side", len(s), len(t))

@@ -19,10 +19,12 @@ import numpy as np
 from rich.console import Console
 
 from regard.data.store import store_checksum
+from regard.data.text.annotation import TermAnnotation
 from regard.data.text.bpe_dropout import WordTypes
 from regard.data.text.cleaning.report import Report
 from regard.data.text.corpus import Corpus
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
+from regard.data.text.glossary import Glossary
 from regard.data.text.languages import detect_language, language_name
 from regard.data.text.readers import Pair, PairRecord, Shard, find_shards, read_jsonl, read_parallel, read_texts
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
@@ -158,6 +160,8 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     for number, corpus in enumerate(data.all_corpora()):
         settings |= {f"data.corpora.{number}.{key}": list(getattr(corpus, key)) for key in ("keys", "columns")}
         settings |= {f"data.corpora.{number}.tag": corpus.tag} if corpus.tag else {}
+    if data.glossary_augment is not None:
+        settings |= {"data.glossary_augment.share": data.glossary_augment.share, "data.languages": list(data.languages)}
     if data.valid_source is None:
         settings |= {"data.hold_out": data.hold_out, "training.seed": recipe.training.seed}
     return settings
@@ -382,6 +386,7 @@ def write_tokens(
     source, target, max_length = vocabularies.source, vocabularies.target, recipe.max_length()
     dropout, source_end = recipe.tokenizer.dropout, recipe.model_settings().source_end
     words = (WordTypes(source), WordTypes(target)) if dropout else None
+    annotate = _open_annotation(recipe, source)
 
     train = list(corpora.train)
     if recipe.data.both_directions:
@@ -392,7 +397,7 @@ def write_tokens(
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
         tag = source.find_token(corpus.tag) if corpus.tag else None
-        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words, tag, source_end):
+        for chunk in tokenise_corpus(entries, source, target, max_length, skipped, words, tag, source_end, annotate):
             kept += len(chunk)
             yield chunk
         if not kept:
@@ -408,6 +413,20 @@ def write_tokens(
         return {name: side.segmentations(dropout) for name, side in zip(SEGMENTATIONS, words or (), strict=False)}
 
     write_token_store(folder, map(tokenise, train), largest, sample)
+    if annotate is not None:
+        if not annotate.count:
+            progress.print("warning: no training pair has a term of data.glossary_augment.file and its translation")
+        else:
+            progress.print(f"terms are annotated in {counted(annotate.count, 'training pair')}")
+
+
+def _open_annotation(recipe: TranslationRecipe, source: Tokenizer) -> TermAnnotation | None:
+    """Return the annotation of training sources, if the recipe has one."""
+    settings = recipe.data.glossary_augment
+    if settings is None:
+        return None
+    glossary = Glossary.read(settings.file)
+    return TermAnnotation(glossary, recipe.data.language_pair()[0], source, settings.share)
 
 
 def _select_valid_pairs(

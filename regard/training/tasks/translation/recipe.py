@@ -8,6 +8,7 @@ import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from regard.config import Settings
+from regard.data.text.annotation import MARKERS
 from regard.data.text.cleaning.settings import CleaningSettings
 from regard.data.text.languages import find_language
 from regard.data.text.readers import find_shards, languages_in_names
@@ -47,6 +48,13 @@ class CorpusSettings(Settings):
     tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
 
 
+class GlossaryAugmentSettings(Settings):
+    """Inline annotation of terms in training sources."""
+
+    file: Path = Field(description="terms that are annotated in training sources: .tsv with source and target")
+    share: float = Field(0.5, gt=0, le=1, description="share of the pairs with a term and its translation to annotate")
+
+
 class DataSettings(Settings):
     """Training and validation data: files, folders of shards, several corpora, or the built-in corpus."""
 
@@ -73,6 +81,9 @@ class DataSettings(Settings):
     builtin: Literal["en-zh"] | None = Field(None, description="a built-in corpus instead of files")
     both_directions: bool = Field(
         False, description="train on each pair in both directions; needs one vocabulary for both languages"
+    )
+    glossary_augment: GlossaryAugmentSettings | None = Field(
+        None, description="annotate terms in training sources with their translations; needs one vocabulary"
     )
     languages: tuple[str, str] = Field(
         ("", ""),
@@ -108,8 +119,9 @@ class DataSettings(Settings):
         return (CorpusSettings.parse(values, "data"),)
 
     def tags(self) -> list[str]:
-        """Return the distinct tags of the corpora."""
-        return sorted({corpus.tag for corpus in self.all_corpora() if corpus.tag})
+        """Return the tokens that are added to the vocabulary: tags of corpora, and the markers of annotated terms."""
+        tags = sorted({corpus.tag for corpus in self.all_corpora() if corpus.tag})
+        return tags if self.glossary_augment is None else [*tags, *MARKERS]
 
     def files(self) -> dict[str, Path]:
         """Return every text file by its key, those in folders included."""
@@ -118,7 +130,7 @@ class DataSettings(Settings):
             named |= {f"corpora.{number}.{key}": getattr(corpus, key) for key in TEXTS[:3]}
         for number, path in enumerate(self.clean.exclude if self.clean else ()):
             named[f"clean.exclude.{number}"] = path
-        files: dict[str, Path] = {}
+        files: dict[str, Path] = {} if self.glossary_augment is None else {"glossary": self.glossary_augment.file}
         for key, path in named.items():
             if path is not None and path.is_dir():
                 shards = [Path(shard.name) for shard in find_shards(path)]
@@ -225,6 +237,21 @@ class TranslationRecipe(Recipe):
         if isinstance(values, Mapping):
             check_setting_keys(cls.search_type, values, "search")
         return values
+
+    @model_validator(mode="after")
+    def _check_glossary(self) -> Self:
+        if self.data.glossary_augment is None:
+            return self
+        if not self.tokenizer.joint:
+            raise ValueError("data.glossary_augment needs one vocabulary for both languages; set tokenizer.joint=true")
+        for key, given in (
+            ("data.both_directions", self.data.both_directions),
+            ("tokenizer.dropout", self.tokenizer.dropout),
+            ("alignments", any(corpus.alignments for corpus in self.data.all_corpora())),
+        ):
+            if given:
+                raise ValueError(f"data.glossary_augment excludes {key}; set one of the two")
+        return self
 
     @model_validator(mode="after")
     def _check_tokenizer(self) -> Self:
