@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from regard.decoding.config import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.interventions import ablate
+    from regard.inspection.look import look
     from regard.inspection.probe import probe
     from regard.layers import (
         AttentionUnit,
@@ -56,6 +57,7 @@ _NAMES = {
     "regard.decoding.config": "NATSettings SearchSettings",
     "regard.errors": "UserError",
     "regard.inspection.interventions": "ablate",
+    "regard.inspection.look": "look",
     "regard.inspection.probe": "probe",
     "regard.layers": "AttentionUnit DecoderBlock Diagonal EncoderBlock FeedForward ImageModel Learned Model "
     "PatchEmbedding Sinusoidal Sinusoidal2D",
@@ -83,7 +85,7 @@ __all__ = [
     "PatchEmbedding", "Rotary", "Rotary2D", "SearchSettings", "Settings", "SimpleRecipe", "SimpleTask", "Sinusoidal",
     "Sinusoidal2D", "Swin", "SwinConfig", "Task", "TensorBatch", "Tokenizer", "Transformer", "TransformerConfig",
     "Translator", "UserError", "Validation", "ViT", "ViTConfig", "Vocabularies", "ablate", "attend", "attention_scores",
-    "attention_weights", "grid_positions", "probe", "register",
+    "attention_weights", "grid_positions", "look", "probe", "register",
 ]  # fmt: skip
 
 

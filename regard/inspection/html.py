@@ -14,17 +14,19 @@ from string import Template
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from regard.inspection.scene import Floats, Scene, replace_unprintable
+from regard.inspection.labels import replace_unprintable
 
+Floats = npt.NDArray[np.floating]
 PAGE = resources.files("regard.inspection") / "page"
 VIEW_KEYS = ("name", "group", "layer", "rows", "columns", "entropy", "distance")
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.M)
 _EXPORT = re.compile(r"^export (?=async function|function|class|const)", re.M)
 
 
-def render_page(scene: Scene) -> str:
-    """Return the HTML page of a scene."""
+def render_page(scene: Any) -> str:
+    """Return the HTML page of a `Scene`."""
     script, style = bundle("look.js"), _read("look.css")
     # An unescaped "<" could close the script element that holds the data.
     data = json.dumps(describe(scene), separators=(",", ":")).replace("<", "\\u003c")
@@ -33,8 +35,8 @@ def render_page(scene: Scene) -> str:
     )
 
 
-def describe(scene: Scene) -> dict[str, Any]:
-    """Return a scene as JSON with packed maps."""
+def describe(scene: Any) -> dict[str, Any]:
+    """Return a `Scene` as JSON with packed maps."""
     initial_view, initial_head = scene.initial_head()
     return {
         "source": replace_unprintable(scene.source),

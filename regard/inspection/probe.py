@@ -38,6 +38,12 @@ class AttentionRecord:
         shapes = [f"{name} {tuple(tensor.shape)}" for name, tensor in self.calls[-1].items()] if self.calls else []
         return f"AttentionRecord({', '.join([f'heads={self.heads}', f'calls={len(self.calls)}', *shapes])})"
 
+    def _repr_html_(self) -> str:
+        """Return the attention maps of all heads, for a notebook."""
+        from regard.inspection.notebook import draw_records
+
+        return draw_records({"attention": self})
+
     @property
     def weights(self) -> Tensor:
         """Attention weights, (B, H, T, S)."""
@@ -106,6 +112,12 @@ class AttentionRecords(dict[str, AttentionRecord]):
     def __repr__(self) -> str:
         """Return one line per module."""
         return "\n".join(f"{name}: {record}" for name, record in self.items()) or "AttentionRecords()"
+
+    def _repr_html_(self) -> str:
+        """Return the attention maps of all modules, for a notebook."""
+        from regard.inspection.notebook import draw_records
+
+        return draw_records(self)
 
     def __missing__(self, name: str) -> AttentionRecord:
         if name in self.probed:

@@ -1,7 +1,5 @@
 """`Scene`: the attention maps of one sentence with their labels, independent of models and of drawing."""
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.inspection.alignment import rank_by_agreement
+from regard.inspection.labels import readable_labels as readable_labels
+from regard.inspection.labels import replace_unprintable as replace_unprintable
 from regard.inspection.maps import distance, entropy
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]
-_PRINTABLE_BYTE = re.compile("^<0x(2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>$")
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,17 @@ class Scene:
             if shape != (len(self.labels[rows]), len(self.labels[columns])):
                 raise ValueError(f"{name}: maps of shape {shape} do not fit the labels {rows} and {columns}")
 
+    def __repr__(self) -> str:
+        """Return the sentence and its translation."""
+        return f"Scene({self.source!r} → {self.translation!r}, {len(self.views)} attention modules)"
+
+    def _repr_html_(self) -> str:
+        """Return the page of the scene in a frame, for a notebook."""
+        from regard.inspection.html import render_page
+        from regard.inspection.notebook import frame
+
+        return frame(render_page(self), f"{self.source} → {self.translation}")
+
     def initial_head(self) -> tuple[int, int]:
         """Return the view and head to show first: the cross-attention head closest to the mean of all, if any."""
         cross = {view.name: view.weights for view in self.views if view.group == "cross"}
@@ -84,17 +93,3 @@ class Scene:
             return 0, 0
         best = rank_by_agreement(cross)[0]
         return [view.name for view in self.views].index(best.name), best.head
-
-
-def readable_labels(tokens: Sequence[str]) -> list[str]:
-    """Convert tokens of a tokenizer to labels: without the leading space mark and without unprintable characters.
-
-    Byte tokens of printable ASCII characters become these characters.
-    """
-    decoded = [_PRINTABLE_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in tokens]
-    return [replace_unprintable(token.removeprefix("▁") or "␣") for token in decoded]
-
-
-def replace_unprintable(text: str) -> str:
-    """Replace characters that cannot be displayed, such as control characters, by U+FFFD."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

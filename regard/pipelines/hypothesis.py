@@ -121,6 +121,12 @@ class Hypothesis:
         kept = f", {sum(use.kept for use in self.terms)} of {len(self.terms)} terms kept" if self.terms else ""
         return f"Hypothesis({self.text!r}, score={self.score:.3f}, {size}{kept})"
 
+    def _repr_html_(self) -> str:
+        """Return the hypothesis for a notebook."""
+        from regard.pipelines.hypothesis_html import hypothesis_to_html
+
+        return hypothesis_to_html(self)
+
     @property
     def is_from_memory(self) -> bool:
         """Whether the translation is that of an entry of the translation memory with the same source."""

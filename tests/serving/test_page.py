@@ -13,7 +13,7 @@ from tests.inspection.test_page_in_browser import is_drawn
 from tests.serving.page import DESKTOP, KEY, Page
 
 MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
-TEXT_SECTIONS = ["translate", "attention", "why", "arithmetic", "beam", "change", "positions"]
+TEXT_SECTIONS = ["overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions"]
 
 # Translation
 

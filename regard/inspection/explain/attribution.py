@@ -3,6 +3,7 @@
 Shapes: N tokens of source and prefix, W width.
 """
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,10 @@ class Attribution:
     baseline: float
     completeness_error: float
     points: int
+
+    def _repr_html_(self) -> str:
+        """Return the text in a fixed-width font, for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def ranked_source(self) -> list[tuple[str, float]]:
         """Return the words of the source with their scores, largest first."""

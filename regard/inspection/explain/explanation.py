@@ -1,5 +1,6 @@
 """Explain a word of a translation from all sides: attribution, next tokens, layers, heads and another sentence."""
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,10 @@ class Explanation:
     layers: LayerReadout
     heads: list[HeadEffect]
     patching: PatchingMap | None = None
+
+    def _repr_html_(self) -> str:
+        """Return the text in a fixed-width font, for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation for the pages."""

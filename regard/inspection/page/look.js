@@ -96,8 +96,17 @@ async function select(view, head) {
   Object.assign(state, { view, head });
   if (matchMedia("(max-width: 900px)").matches) element("detail").scrollIntoView({ behavior: "smooth" });
   grid.select(view, head);
-  history.replaceState(null, "", `#${view.name}/${head === view.heads ? "mean" : head}`);
+  rememberHead(`#${view.name}/${head === view.heads ? "mean" : head}`);
   await redraw();
+}
+
+/** Keeps the head in the address. A frame of a notebook has no address of its own, and forbids it. */
+function rememberHead(fragment) {
+  try {
+    history.replaceState(null, "", fragment);
+  } catch {
+    // The page works without it.
+  }
 }
 
 async function redraw() {

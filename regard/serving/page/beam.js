@@ -57,8 +57,8 @@ function showTree(card, controls, { text, tree, settings }, page, change, signal
   const { strings } = page;
   controls.append(...createSettings(settings, strings, change));
   const readout = create("p", { class: "readout", "aria-live": "polite", text: strings.pointAtHypothesis });
-  const scroll = create("div", { class: "scroll tree-scroll", tabindex: 0, "aria-label": strings.searchTitle });
-  const drawing = drawTree(scroll, tree, (node, outcome) => {
+  const scroll = create("div", { class: "scroll tree-scroll", tabindex: 0, role: "region", "aria-label": strings.searchTitle });
+  const drawing = drawTree(scroll, tree, strings.searchTitle, (node, outcome) => {
     readout.textContent = describeNode(node, outcome, settings, strings);
   });
   const lastStep = Math.max(...tree.map((node) => node.step));

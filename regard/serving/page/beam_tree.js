@@ -12,7 +12,7 @@ const DROPPED_LATER = "dropped: its continuations were outbid";
  * Draw a tree; `onPoint(node, outcome)`. The function `show(step, follow)` of the result hides later steps and their effects
  * on the outcomes of earlier hypotheses; with `follow` it scrolls to the step.
  */
-export function drawTree(container, nodes, onPoint) {
+export function drawTree(container, nodes, label, onPoint) {
   const columns = sortedColumns(nodes);
   const positions = new Map();
   columns.forEach((column, step) => column.forEach((i, row) => {
@@ -20,7 +20,7 @@ export function drawTree(container, nodes, onPoint) {
   }));
   const width = columns.length * COLUMN_WIDTH + MARGIN;
   const height = Math.max(...columns.map((column) => column.length)) * ROW_HEIGHT + MARGIN;
-  const svg = createSvg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const svg = createSvg("svg", { class: "tree", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label });
   const path = new Set(winningPath(nodes));
   const lastStep = columns.length - 1;
   let shownStep = lastStep;

@@ -13,7 +13,7 @@ export const STOPS = [
   { section: "overview", state: { step: null } },
   { section: "arithmetic", state: { ...LAST_CROSS, query: 1, step: 4 } },
   { section: "arithmetic", state: { ...LAST_CROSS, query: 1, step: 2 } },
-  { section: "arithmetic", state: { name: "decoder.0.attention", head: 0, query: 1, step: 4 } },
+  { kinds: ["transformer"], section: "arithmetic", state: { name: "decoder.0.attention", head: 0, query: 1, step: 4 } },
   { section: "attention", state: { name: "encoder.0.attention", head: 0, quantity: "weights" } },
   { section: "attention", state: { name: "encoder.0.attention", head: 1, quantity: "weights" } },
   { section: "arithmetic", state: { ...LAST_CROSS, query: 1, step: 0 } },

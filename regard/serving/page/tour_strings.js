@@ -3,24 +3,25 @@
 export const STOP_STRINGS = {
   en: [
     { title: "What you will see",
-      text: "This is your model at work on your sentence, every number its own. A Transformer turns tokens into vectors, lets them "
-        + "exchange information by attention, and turns the last vector into the next token. The tour takes attention apart first, then "
+      text: "This is your model at work on your sentence, every number its own. A Transformer turns tokens (words or pieces of words) into "
+        + "vectors (lists of numbers), lets them exchange information by attention, and turns the last vector into the next token. The encoder, on the left, reads the source; "
+        + "the decoder, on the right, writes the translation. The tour takes attention apart first, then "
         + "puts the model together again. You can change the sentence at any stop, and click everything." },
     { title: "Attention is a lookup",
       text: "A position asks a question, its query q. Every token has a key k, what it can be found by, and a value v, what it hands "
-        + "over. Attention = softmax(q·kᵀ/√d)·v: multiply the query with every key, turn the products into weights that add up to 1, and average the "
-        + "values with them. Read the table from left to right; the key with the longest bar gave most of the answer. Below is the same "
+        + "over. Attention = softmax(q·kᵀ/√d)·v: multiply the query with every key to get scores, let softmax turn the scores into weights that add up to 1, "
+        + "and average the values with them. Read the table from left to right; the key with the longest bar gave most of the answer. Below is the same "
         + "with two tokens: change a number there and watch the weights." },
     { title: "Why divide by √d",
       text: "q·k is a sum of d products, so it spreads in proportion to √d. Without the division large scores make softmax nearly 1 for one key and "
-        + "0 for the rest; in these flat ends the gradient vanishes and nothing is learned. In the example below, untick ÷ √4: 0.73 and 0.27 become "
-        + "0.88 and 0.12. A head of width 64 divides by 8. Models can also be trained with another factor, qk_scale." },
+        + "0 for the rest; in these flat ends softmax hardly reacts to its input, so training gets no signal (the gradient vanishes). In the example below, untick ÷ √4: 0.73 and 0.27 become "
+        + "0.88 and 0.12. With d = 64 the divisor is 8. Models can also be trained with another factor, qk_scale." },
     { title: "The mask",
       text: "A decoder that predicts the next token must not read it. Its self-attention gives every later position the score −∞, and e^−∞ = 0: the weight "
         + "is exactly zero, not just small. These are the grey rows. Cross-attention and the encoder have no such mask, because the source is known from the start." },
     { title: "Self-attention and cross-attention",
       text: "In self-attention q, k and v come from one sequence: the source reads itself, or the target reads itself. In cross-attention the "
-        + "query comes from the decoder, the keys and values from the encoder: this is where the target reads the source. The three groups on the left are these "
+        + "query comes from the decoder, the keys and values from the encoder: this is where the target reads the source. The three groups of maps are these "
         + "three uses of one mechanism. Rows are queries, columns are keys, and every row adds up to 1." },
     { title: "Several heads",
       text: "One softmax can point at one thing at a time. So the width is split among heads: each has its own W_Q, W_K and W_V, attends by "
@@ -28,7 +29,7 @@ export const STOP_STRINGS = {
         + "With 8 heads of width 64, the cost is that of one head of width 512." },
     { title: "Where q, k and v come from",
       text: "Nothing but three matrices: q = x·W_Q, k = x·W_K, v = x·W_V, here with the first terms of your model. The matrices are what training learns. "
-        + "Some models add a bias (qkv_bias, as ViT, CroCo, DUSt3R and MASt3R do); dropout on the weights and on the output acts in training only. "
+        + "Some models add a bias (qkv_bias, as ViT, CroCo, DUSt3R and MASt3R do); dropout, which zeroes random weights and outputs, acts in training only. "
         + "With rotary positions, q and k are also rotated by an angle that depends on the position." },
     { title: "Around attention: Add & Norm and feed-forward",
       text: "Attention never stands alone. Its result is added to its input (residual), so that no information is lost and gradients reach "
@@ -45,7 +46,7 @@ export const STOP_STRINGS = {
     { title: "Positions",
       text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own, added to the embedding, not appended. "
         + "Sinusoidal encodings exist for any length, also longer than any sentence in training; learned ones end at the length that was trained. Rotary encodings rotate q and k "
-        + "instead, so that q·k depends on the distance. In the similarity picture, the bright diagonal means: near positions look alike." },
+        + "instead, so that q·k depends on the distance. In the similarity picture, the bright diagonal means: near positions look alike. Compare, below, shows all encodings side by side, also the plain diagonal form, which only counts 0, 1, 2, …" },
     { title: "From words to vectors",
       text: "Text is split into tokens from a fixed vocabulary; rare words become several pieces, so that the table stays small. Each token is an index, and the index "
         + "selects a row of the embedding table: the first strips of the picture. BOS begins a translation, END ends it, padding fills a batch and is masked." },
@@ -89,26 +90,26 @@ export const STOP_STRINGS = {
   ],
   zh: [
     { title: "会看到什么",
-      text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元变成向量，让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。"
+      text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元（词，或词的一部分）变成向量（一串数字），让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。左边的编码器读源句，右边的解码器写译文。"
         + "导览先拆开注意力，再把模型重新组装起来。每一站都可以换句子，看到的一切都可以点击。" },
     { title: "注意力就是查找",
-      text: "一个位置提出问题，就是查询 q。每个词元都有一个键 k（凭什么被找到）和一个值 v（交出什么内容）。注意力 = softmax(q·kᵀ/√d)·v：查询与每个键相乘，"
-        + "乘积换算成总和为 1 的权重，再用权重对值取平均。表格从左往右看，条形最长的键贡献了大部分答案。下面是只有两个词元的例子，改一个数字，看权重怎样变化。" },
+      text: "一个位置提出问题，就是查询 q。每个词元都有一个键 k（凭什么被找到）和一个值 v（交出什么内容）。注意力 = softmax(q·kᵀ/√d)·v：查询与每个键相乘得到分数，"
+        + "softmax 把分数换算成总和为 1 的权重，再用权重对值取平均。表格从左往右看，条形最长的键贡献了大部分答案。下面是只有两个词元的例子，改一个数字，看权重怎样变化。" },
     { title: "为什么要除以 √d",
-      text: "q·k 是 d 个乘积之和，它的波动范围与 √d 成正比。如果不除，分数过大，softmax 会让一个键接近 1、其余接近 0；在这样平坦的两端，梯度消失，什么也学不到。"
-        + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。头的宽度为 64 时，除数是 8。训练时也可以用 qk_scale 设成别的系数。" },
+      text: "q·k 是 d 个乘积之和，它的波动范围与 √d 成正比。如果不除，分数过大，softmax 会让一个键接近 1、其余接近 0；在这样平坦的两端，输入变了 softmax 也几乎不变，训练得不到信号（梯度消失）。"
+        + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。d = 64 时，除数是 8。训练时也可以用 qk_scale 设成别的系数。" },
     { title: "掩码",
       text: "解码器要预测下一个词元，就不能先看到它。解码器自注意力把后面所有位置的分数设为 −∞，而 e^−∞ = 0：权重恰好是零，而不只是很小。表中灰色的行就是这些位置。"
         + "交叉注意力和编码器不需要这种掩码，因为源句一开始就是已知的。" },
     { title: "自注意力与交叉注意力",
       text: "自注意力的 q、k、v 来自同一个序列：源句读自己，或者译文读自己。交叉注意力的查询来自解码器，键和值来自编码器，译文就在这里读取源句。"
-        + "左边三组图，就是同一机制的三种用法。行是查询，列是键，每一行的权重之和为 1。" },
+        + "三组图，就是同一机制的三种用法。行是查询，列是键，每一行的权重之和为 1。" },
     { title: "多个头",
       text: "一个 softmax 一次只能集中在一处。所以把宽度分给几个头：每个头有自己的 W_Q、W_K、W_V，各自计算注意力，输出拼接后由 W_O 混合。"
         + "比较同一行的小图：有的头看相邻的词元，有的头看某一类词。8 个宽度为 64 的头，计算量和一个宽度为 512 的头相当。" },
     { title: "q、k、v 从哪里来",
       text: "只需要三个矩阵：q = x·W_Q，k = x·W_K，v = x·W_V，这里列出你的模型的前几项。训练学到的就是这些矩阵。有的模型还加偏置（qkv_bias，ViT、CroCo、DUSt3R 和 MASt3R 都用）；"
-        + "注意力权重和输出上的 dropout 只在训练时起作用。使用旋转位置编码时，q 和 k 还要按位置旋转一个角度。" },
+        + "dropout 随机把一部分权重和输出置零，只在训练时起作用。使用旋转位置编码时，q 和 k 还要按位置旋转一个角度。" },
     { title: "注意力之外：残差、归一化与前馈网络",
       text: "注意力从不单独使用。它的结果加到输入上（残差），信息不会丢失，梯度也能传到最底层。层归一化使数值保持在合适的范围：原论文放在相加之后（post-norm），视觉模型大多放在子层之前（pre-norm）。"
         + "然后前馈网络对每个位置单独变换：先变宽，经过激活函数，再变窄，比如 512 → 2048 → 512。第 9 步就是它。" },
@@ -120,7 +121,7 @@ export const STOP_STRINGS = {
         + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
     { title: "位置",
       text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量，是加到词嵌入上，而不是拼接在后面。"
-        + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里明亮的对角线表示：相邻位置的编码相近。" },
+        + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里明亮的对角线表示：相邻位置的编码相近。下方可以并排比较各种编码，包括只是数 0、1、2…… 的对角编码。" },
     { title: "从词到向量",
       text: "文本切分成固定词表里的词元；少见的词拆成几段，词表才不会太大。每个词元是一个编号，编号对应嵌入表中的一行，也就是图中最上面的色条。"
         + "BOS 表示译文开始，END 表示结束，PAD 把一批句子补到同样长，会被掩码遮住。" },
