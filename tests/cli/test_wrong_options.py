@@ -102,7 +102,7 @@ def test_files_that_cannot_be_written_are_named(case: str, here: Path, command: 
 HELPFUL = {
     "no references": (
         "evaluate run --src few.en",
-        "evaluate needs --ref, the references of few.en, one per line; only .tsv, .jsonl, .parquet files",
+        "evaluate needs --ref, the references of few.en, one per line; only .tsv, .jsonl, .parquet, .tmx, .xlf",
     ),
     "no other system": (
         "evaluate run --src few.en --ref few.zh --against nofile",

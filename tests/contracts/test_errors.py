@@ -95,7 +95,7 @@ INVALID_TRAINING = {
         ["few.en: 3 pairs with 3 different sources", "valid_source"],
     ),
     "invalid utf-8": (train("--src", "latin.en", "--tgt", "good.zh"), ["latin.en, line 7", "UTF-8"]),
-    "no target": (train("--src", "good.en"), ["good.en", ".tsv or .jsonl"]),
+    "no target": (train("--src", "good.en"), ["good.en", "a .tsv, .jsonl, .tmx or .xlf file"]),
     "folder instead of a file": (train("--src", "full", "--tgt", "good.zh"), ["full is a directory"]),
     "target without source": (train("demo", "--tgt", "good.zh"), ["builtin en-zh"]),
     "validation of the builtin": (train("demo", "--valid-src", "good.en"), ["builtin en-zh"]),

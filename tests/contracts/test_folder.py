@@ -54,13 +54,16 @@ def test_run_contains_models_checkpoints_data_log_and_recipe(trained_run: Path) 
 
 @pytest.mark.parametrize("which", ["best", "last"])
 def test_model_folder_contains_the_listed_files(trained_run: Path, which: str) -> None:
-    expected = {"config.json", "model.safetensors", "tokenizer.json", "scores.json"}
+    expected = {"config.json", "model.safetensors", "tokenizer.json", "scores.json", "confidence.json"}
     assert names(trained_run / which) == expected
 
 
 def test_separate_vocabularies_are_saved_in_two_files(separate_run: Path) -> None:
-    expected = {"config.json", "model.safetensors", "source.tokenizer.json", "target.tokenizer.json", "scores.json"}
-    assert names(separate_run / "best") == expected
+    tokenizers = {"source.tokenizer.json", "target.tokenizer.json"}
+    assert (
+        names(separate_run / "best")
+        == {"config.json", "model.safetensors", "scores.json", "confidence.json"} | tokenizers
+    )
     vocabularies = Translator.load(separate_run).vocabularies
     assert vocabularies.source.fingerprint() != vocabularies.target.fingerprint()
     assert vocabularies.source.decode(vocabularies.source.encode("I love apples")) == "I love apples"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,18 @@ def test_unsupported_and_damaged_models_are_refused(what: str, model: Path, tmp_
         import_model(model, tmp_path / "out")
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"), [(torch.zeros(1), [1] * 100), (torch.zeros(0), [0, 2**32 - 1, 2**32 - 1])]
+)
+def test_impossible_shapes_are_rejected(values: torch.Tensor, shape: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    write_engine_file(path, {"x": values})
+    stored, impossible = (struct.pack(f"<B{len(sizes)}I", len(sizes), *sizes) for sizes in (values.shape, shape))
+    path.write_bytes(path.read_bytes().replace(b"x\0" + stored, b"x\0" + impossible))
+    with pytest.raises(UserError, match="x has an impossible shape"):
+        read_engine_file(path)
 
 
 def test_aliases_cannot_multiply_memory(model: Path) -> None:

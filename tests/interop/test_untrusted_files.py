@@ -293,11 +293,7 @@ def test_regard_folders_and_exports_are_not_imported(folder: Path, tmp_path: Pat
     import_model(folder, tmp_path / "run" / "best")
     for regard_folder in (tmp_path / "run", tmp_path / "run" / "best"):
         assert "already a model folder" in rejection(regard_folder, tmp_path)
-    for name, message in {
-        "model.onnx": "for onnxruntime",
-        "encoder.pt2": "for PyTorch",
-        "model.bin": "CTranslate2",
-    }.items():
+    for name, message in {"model.onnx": "for onnxruntime", "encoder.pt2": "for PyTorch"}.items():
         other = tmp_path / name.replace(".", "-")
         other.mkdir()
         (other / name).touch()

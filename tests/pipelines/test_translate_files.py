@@ -114,10 +114,18 @@ def test_json_format_has_scores_alignments_and_phrases(trained_run: Path, comman
     assert {len(row) for row in best["alignment"]} == {len(sentence["source_subwords"]) + 1}
     assert sum(best["alignment"][0]) == pytest.approx(1, abs=1e-3)
     assert best["phrases"] == {"苹果": True, "狗": True}
-    assert second == {"source": "", "text": "", "sentences": []}
+    assert second == {"source": "", "text": "", "sentences": [], "confidence": 1.0, "flags": {}}
     plain = json.loads(command("translate", trained_run, "I love apples", "--json").out)["sentences"][0]
     assert plain.keys() == {"source", "hypotheses"}
-    assert plain["hypotheses"][0].keys() == {"text", "score", "subwords", "token_log_probs"}
+    assert plain["hypotheses"][0].keys() == {
+        "text",
+        "score",
+        "subwords",
+        "token_log_probs",
+        "confidence",
+        "token_confidences",
+        "flags",
+    }
 
 
 def test_violated_constraints_are_counted(trained_run: Path, command: Command) -> None:

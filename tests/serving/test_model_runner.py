@@ -44,7 +44,7 @@ def test_two_view_model_supports_only_the_page(tmp_path: Path) -> None:
     save_model(tmp_path, CroCo(CroCoConfig.micro(**sizes)), {})
     runner = load_runner(LoadRequest("x", tmp_path, "cpu"))
     runner.warm_up()
-    assert (runner.info.operations, runner.info.sections) == ((), ("views", "positions"))
+    assert (runner.info.operations, runner.info.sections) == ((), ("overview", "views", "positions"))
     with pytest.raises(UserError, match="x does not support classify; it supports only the page"):
         runner.run("classify", [b""], {})
 

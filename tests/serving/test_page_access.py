@@ -109,6 +109,7 @@ def test_weights_can_be_read_as_a_table(page: Page) -> None:
     page.open("attention")
     page.page.locator(".weights-table summary").first.click()
     rows = page.page.locator(".weights-table tbody tr")
+    rows.last.wait_for()
     assert rows.locator("th").all_text_contents() == ["我", "喜欢", "苹果", "END"]
     largest = [float(text.split(",")[0].split()[-1]) for text in rows.locator("td").all_text_contents()]
     assert all(0.2 < weight <= 1 for weight in largest)

@@ -26,7 +26,7 @@ REQUESTS = [
 
 def test_every_page_with_requests_is_found() -> None:
     found = {parameter.id.partition(": ")[0] for parameter in REQUESTS if parameter.id}
-    pages = ("serving", "guides/photographs")
+    pages = ("serving", "guides/photographs", "guides/confidence")
     assert found == {f"docs/{folder}{page}.md" for page in pages for folder in ("", "zh/")}
 
 

@@ -192,7 +192,8 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     run_alone(toy, one)
     assert_same_training(one, alone)
     output = launch(3, tmp_path, words(toy, three, training__sharding="fsdp"))
-    assert "resuming from step 6\nresuming with 3 instead of 2 processes" in output
+    assert "resuming from step 6\n" in output
+    assert "resuming with 3 instead of 2 processes" in output
     assert_same_training(three, alone)
 
 

@@ -221,7 +221,7 @@ def test_no_batch_has_longer_sentences_than_the_largest_batch(task: TranslationT
     corpus = task.train
     sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows), None, (300,))
     recipe = task.recipe.with_group("batch", tokens=tokens)
-    data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid[:1], {})
+    data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid[:1], {}, {})
     small = TranslationTask(task.translator, data, recipe, task.device)
     largest = small.largest_batch()
     for planned in small._plan(sample, np.arange(300), rng):
