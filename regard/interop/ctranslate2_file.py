@@ -123,7 +123,11 @@ def _read_variables(reader: _Reader, version: int) -> tuple[dict[str, Array], di
             raise UserError(f"{reader.path}: {name} has {size:,} bytes, but its shape is {shape} of {dtype}")
         if name in arrays:
             raise UserError(f"{reader.path}: contains {name} twice")
-        values = reader.take(math.prod(shape) * storage.itemsize, name).view(storage).reshape(shape)
+        values = reader.take(math.prod(shape) * storage.itemsize, name).view(storage)
+        try:
+            values = values.reshape(shape)
+        except ValueError:  # too many dimensions, or an empty array with huge ones
+            raise UserError(f"{reader.path}: {name} has an impossible shape, so the file is damaged") from None
         arrays[name], dtypes[name] = (_from_bfloat16(values) if dtype == BFLOAT16 else values), dtype
     return arrays, dtypes
 

@@ -32,6 +32,10 @@ PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
     "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
 }
+HTML_RESPONSE: dict[str, Any] = {  # with HTMLResponse as the class, the schema would describe errors as HTML, too
+    "response_class": Response,
+    "responses": {200: {"content": {"text/html": {}}, "description": "An HTML page that opens from disk"}},
+}
 LEAST_PROBABILITY = 0.001
 """Probability of the language of a model below which a text is reported to be in another language."""
 SECTIONS = {
@@ -86,7 +90,7 @@ async def attention(request: Request, body: page_schemas.AttentionRequest, servi
     return _packet(await _inspect_text(service, request, "attention", body))
 
 
-@inspect_router.post("/look", response_class=HTMLResponse)
+@inspect_router.post("/look", **HTML_RESPONSE)
 async def look(request: Request, body: page_schemas.InspectRequest, service: ServiceDependency) -> HTMLResponse:
     """Return the attention maps of a sentence as one HTML page that opens from disk, as `regard look` writes it."""
     return HTMLResponse(await _inspect_text(service, request, "look", body))
