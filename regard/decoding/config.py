@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import Model
-from regard.models.nat import NATransformer
+from regard.models.nat import NATransformer, TargetLength
 
 Length = TypeVar("Length", float, Tensor)
 
@@ -163,7 +163,15 @@ class NATSettings(Settings):
         f"{DEFAULT_ITERATIONS} for models with length: classifier and 1 for others",
     )
     lengths: int = Field(1, ge=1, le=100, description="number of target lengths that are tried; the best result wins")
-    beam: int = Field(1, ge=1, le=1000, description="beam width of CTC prefix search; 1 takes the best path")
+    beam: int = Field(
+        1, ge=1, le=1000, description="beam width of CTC prefix search, or of search in a graph; 1 takes the best path"
+    )
+    path: Literal["greedy", "lookahead", "viterbi"] = Field(
+        "lookahead",
+        description="path through a graph: the best transitions, the best transitions with the tokens they lead to, or "
+        "the best path as a whole",
+    )
+    alpha: float = Field(1.0, ge=0, description="scores of paths through a graph are divided by length^alpha")
     n_best: int = Field(1, ge=1, description="number of hypotheses returned per sentence")
     rerank: Path | None = Field(None, description="autoregressive model that reranks the results")
 
@@ -172,7 +180,9 @@ class NATSettings(Settings):
         if self.n_best > self.candidates:
             raise ValueError(f"n_best {self.n_best} exceeds the {self.candidates} results that lengths and beam give")
         if self.rerank is not None and self.candidates == 1:
-            raise ValueError("rerank requires several results: set lengths, or beam for a CTC model")
+            raise ValueError("rerank requires several results: set lengths, or beam for a model with CTC or a graph")
+        if self.beam > 1 and self.path != "lookahead":
+            raise ValueError(f"path {self.path} and beam {self.beam} exclude each other; omit one of them")
         return self
 
     @property
@@ -180,17 +190,24 @@ class NATSettings(Settings):
         """Maximum number of hypotheses per sentence."""
         return self.lengths * self.beam
 
-    def resolve(self, length: Literal["classifier", "end", "ctc"]) -> Self:
+    def resolve(self, length: TargetLength) -> Self:
         """Fill in the defaults of a model with this kind of length prediction."""
-        iterative = length == "classifier"
-        for name, value, supported, needed in (
-            ("iterations", self.iterations or 1, iterative, "classifier"),
-            ("lengths", self.lengths, iterative, "classifier"),
-            ("beam", self.beam, length == "ctc", "ctc"),
+        iterative, is_graph = length == "classifier", length == "dag"
+        for name, changed, supported, needed in (
+            ("iterations", (self.iterations or 1) > 1, iterative, "classifier"),
+            ("lengths", self.lengths > 1, iterative, "classifier"),
+            ("beam", self.beam > 1, is_graph or length == "ctc", "ctc or dag"),
+            ("path", self.path != "lookahead", is_graph, "dag"),
+            ("alpha", self.alpha != 1, is_graph, "dag"),
         ):
-            if value > 1 and not supported:
+            if changed and not supported:
+                value = getattr(self, name)
                 raise UserError(f"{name} {value} needs a model with length: {needed}; this one has length: {length}")
         return self if self.iterations else self.changed(iterations=DEFAULT_ITERATIONS if iterative else 1)
+
+    def graph_search(self, n_best: int) -> SearchSettings:
+        """Return the settings of beam search in a graph."""
+        return SearchSettings(beam=self.beam, n_best=n_best, alpha=self.alpha)
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings as plain values."""

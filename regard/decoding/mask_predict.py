@@ -32,8 +32,12 @@ def token_log_probs(
     decoder_input: Tensor,
 ) -> Tensor:
     """Return the log-probabilities of the tokens at every position, (R, T, V), with -inf for forbidden tokens."""
-    hidden = model.decode(decoder_input, encoder_output, layout, source_layout)
-    log_probs = model.logits(hidden).float().log_softmax(-1)
+    return log_probs_of(model, model.decode(decoder_input, encoder_output, layout, source_layout))
+
+
+def log_probs_of(model: NATransformer, x: Tensor) -> Tensor:
+    """Return the log-probabilities of decoder outputs, (R, T, W) to (R, T, V), with -inf for forbidden tokens."""
+    log_probs = model.logits(x).float().log_softmax(-1)
     for token in model.config.forbidden_tokens:
         log_probs[..., token] = -math.inf
     return log_probs

@@ -1,4 +1,4 @@
-"""Decoding with a non-autoregressive model: one decoder pass, mask-predict, or CTC.
+"""Decoding with a non-autoregressive model: one decoder pass, mask-predict, CTC, or paths through a graph.
 
 The decoder input has one row per candidate length of every sentence. On a GPU, `NATGenerator.generate` replays captured
 CUDA graphs where `why_not_capture_nat` gives no reason against it; the results are the same.
@@ -21,9 +21,10 @@ from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ctc import CTCDecoder
+from regard.decoding.dag import GraphDecoder, Graphs, Paths
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
-from regard.decoding.mask_predict import NATOutput, active_iterations, mask_predict, token_log_probs
+from regard.decoding.mask_predict import NATOutput, active_iterations, log_probs_of, mask_predict, token_log_probs
 from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis, snapshots
 from regard.errors import UserError
 from regard.models.nat import NATransformer
@@ -66,7 +67,7 @@ class NATGenerator:
 
     def __init__(self, model: NATransformer) -> None:
         self.model, self.config = model, model.config
-        self.ctc = CTCDecoder(model.config)
+        self.ctc, self.graphs = CTCDecoder(model.config), GraphDecoder(model.config)
         self._captured: CapturedNAT | None = None
 
     @property
@@ -92,7 +93,7 @@ class NATGenerator:
     def batch_tokens(self, settings: DecodingSettings) -> int:
         """Return fewer tokens than for search, because every target position has a row of logits."""
         assert isinstance(settings, NATSettings)
-        positions = settings.lengths if self.config.length == "classifier" else self.config.upsample_ratio
+        positions = settings.lengths if self.config.length == "classifier" else self.config.upsampling
         return max(1, int(BATCH_TOKENS / 2 / max(1.0, positions)))
 
     @torch.inference_mode()
@@ -114,6 +115,10 @@ class NATGenerator:
         targets = self._targets(encoded, [length for _, length in rows], [i for i, _ in rows])
         if self.config.length == "ctc":
             return self.ctc.decode(self._predict(targets), targets.lengths, settings, trace)
+        if self.config.length == "dag" and settings.beam > 1:
+            return self.graphs.search(self._predict_graphs(targets), sources, settings)
+        if self.config.length == "dag":
+            return self.graphs.decode(self._predict_graphs(targets), settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
         return self._rank(candidates, output, settings, iterations)
 
@@ -145,6 +150,9 @@ class NATGenerator:
         """
         encoded = self._encode(sources)
         lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
+        if self.config.length == "dag":
+            assert isinstance(settings, NATSettings)
+            return self.graphs.score(self._predict_graphs(self._targets(encoded, lengths)), targets, settings.alpha)
         log_probs = self._predict(self._targets(encoded, lengths))
         if self.config.length == "ctc":
             return self.ctc.score(log_probs, lengths, targets)
@@ -184,7 +192,10 @@ class NATGenerator:
 
         if self._captured is None:
             self._captured = CapturedNAT(self.model)
-        candidates, output = self._captured.decode(sources, settings.lengths, settings.iterations or 1)
+        candidates, output = self._captured.decode(sources, settings)
+        if isinstance(output, Paths):
+            lengths = [candidate.length for row in candidates for candidate in row]
+            return [[path] for path in self.graphs.follow(output, lengths, settings.alpha)]
         if self.config.length == "ctc":  # prefix search is not captured
             lengths = [candidate.length for row in candidates for candidate in row]
             return [[path] for path in self.ctc.best_paths(output.tokens, output.log_probs, lengths)]
@@ -233,6 +244,12 @@ class NATGenerator:
         decoder_input = targets.masked if decoder_input is None else decoder_input
         layouts = targets.layout, targets.source_layout
         return token_log_probs(self.model, targets.encoder_output, *layouts, decoder_input)
+
+    def _predict_graphs(self, targets: NATTargets) -> Graphs:
+        """Return the graphs that one decoder pass predicts."""
+        x = self.model.decode(targets.masked, targets.encoder_output, targets.layout, targets.source_layout)
+        lengths = torch.tensor(targets.lengths, device=self.device)
+        return Graphs(log_probs_of(self.model, x), self.model.transitions(x, lengths), targets.lengths)
 
     # Length classifier and END
 

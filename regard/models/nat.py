@@ -3,16 +3,19 @@
 Encoder and decoder layers are those of the `Transformer`, without the causal mask. The decoder input is the *NAT
 target*: one position for every token that may be predicted. An unknown position holds the mask token, to which the
 encoder output of the corresponding source position is added; a known position holds its token. The model determines the
-number of target tokens in one of three ways:
+number of target tokens in one of four ways:
 
 - "classifier": a classifier predicts the length of the NAT target from the encoder output;
 - "end": the NAT target is longer than the output, which is cut at the first END token;
-- "ctc": the NAT target is longer than the output; repeated tokens are merged, then blank tokens are removed.
+- "ctc": the NAT target is longer than the output; repeated tokens are merged, then blank tokens are removed;
+- "dag": the positions are the vertices of a graph, whose transitions are predicted too; the output is a path through it
+  (DA-Transformer, Huang et al. 2022).
 
 Shapes: B batch, S source tokens, T positions of the NAT target, W width, V vocabulary. A packed batch is a single row
 (B = 1).
 """
 
+import math
 from typing import Literal, Self
 
 import numpy as np
@@ -23,11 +26,13 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Layout, Mask, Packed
 from regard.errors import UserError
-from regard.layers import gather_tokens
+from regard.layers import Sinusoidal, gather_tokens
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, token_positions
+from regard.ops.dag import mask_transitions
 from regard.ops.linear import Linear
 
 Ints = npt.NDArray[np.int64]
+TargetLength = Literal["classifier", "end", "ctc", "dag"]
 LENGTH_FEATURE_SCALE = 1 / 16
 """Scales the sum over the tokens of a typical sentence to about the size of a single vector."""
 HASH_MULTIPLIER = 0x1E3779B97F4A7C15  # any large odd number
@@ -37,20 +42,36 @@ class NATransformerConfig(EncoderDecoderConfig):
     """Configuration of a `NATransformer`."""
 
     kind: Literal["nat"] = "nat"
-    length: Literal["classifier", "end", "ctc"] = Field(
-        "classifier", description="target length: predicted by a classifier, cut at END, or determined by CTC"
+    length: TargetLength = Field(
+        "classifier",
+        description="target length: predicted by a classifier, cut at END, or determined by CTC or by a path through a "
+        "graph (dag)",
     )
     max_length_offset: int = Field(
         128, gt=0, description="for classifier: maximum difference between the lengths of target and source"
     )
-    upsample_ratio: int = Field(2, gt=0, description="for end and ctc: positions of the NAT target per source token")
-    upsample_extra: int = Field(4, ge=0, description="for end and ctc: additional positions of the NAT target")
+    upsample_ratio: int | None = Field(
+        None,
+        gt=0,
+        description="for end, ctc, dag: positions of the NAT target per source token; by default 2, for dag 8",
+    )
+    upsample_extra: int = Field(4, ge=0, description="for end, ctc, dag: additional positions of the NAT target")
 
     @model_validator(mode="after")
     def _check_source_end(self) -> Self:
         if not self.source_end:
             raise ValueError("non-autoregressive models need END after the source; omit source_end=false")
+        if self.length == "dag" and self.width % 2:
+            raise ValueError(f"length 'dag' needs an even width, not {self.width}")
+        if self.length == "dag" and self.upsample_extra < 2:
+            raise ValueError("length 'dag' needs upsample_extra of at least 2, for the first and the last vertex")
         return self
+
+    @property
+    def upsampling(self) -> int:
+        """Positions of the NAT target per source token, except for "classifier"."""
+        default = 8 if self.length == "dag" else 2
+        return default if self.upsample_ratio is None else self.upsample_ratio
 
     @property
     def mask_token(self) -> int:
@@ -65,7 +86,7 @@ class NATransformerConfig(EncoderDecoderConfig):
     @property
     def forbidden_tokens(self) -> list[int]:
         """Special tokens that this model must not predict."""
-        allowed = {"classifier": [], "end": [self.eos], "ctc": [self.blank_token]}[self.length]
+        allowed = {"end": [self.eos], "ctc": [self.blank_token]}.get(self.length, [])
         return [token for token in (self.pad, self.bos, self.eos) if token not in allowed]
 
     def check_effect(self) -> None:
@@ -73,7 +94,7 @@ class NATransformerConfig(EncoderDecoderConfig):
         ignored = ["upsample_ratio", "upsample_extra"] if self.length == "classifier" else ["max_length_offset"]
         for name in ignored:
             if getattr(self, name) != type(self).model_fields[name].default:
-                needed = "end or ctc" if self.length == "classifier" else "classifier"
+                needed = "end, ctc or dag" if self.length == "classifier" else "classifier"
                 raise UserError(f"model.{name} is for model.length={needed}, not {self.length}; omit it")
 
     def clip_lengths(self, lengths: Ints) -> Ints:
@@ -81,8 +102,8 @@ class NATransformerConfig(EncoderDecoderConfig):
         return lengths if self.max_positions is None else np.minimum(lengths, self.max_positions)
 
     def upsampled_lengths(self, source_lengths: Ints) -> Ints:
-        """Return the lengths of NAT targets, (B,), for "end" and "ctc"; source lengths, (B,), include END."""
-        return self.clip_lengths(self.upsample_ratio * source_lengths + self.upsample_extra)
+        """Return the lengths of NAT targets, (B,), except for "classifier"; source lengths, (B,), include END."""
+        return self.clip_lengths(self.upsampling * source_lengths + self.upsample_extra)
 
 
 class NATransformer(EncoderDecoder):
@@ -97,6 +118,8 @@ class NATransformer(EncoderDecoder):
             self.length = Linear(config.width, 2 * config.max_length_offset + 1)
             nn.init.zeros_(self.length.weight)
             nn.init.zeros_(self.length.bias)
+        if config.length == "dag":
+            self.transitions = Transitions(config.width, config.heads)
 
     def forward(
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
@@ -137,6 +160,33 @@ class NATransformer(EncoderDecoder):
         tolerance = max(1e-5, torch.finfo(rows.dtype).eps) * most_frequent.abs().max()
         absent = (rows - most_frequent).abs().amax(1) <= tolerance
         return absent & (absent.sum() > 1)
+
+
+class Transitions(nn.Module):
+    """Predicts the transitions of a graph: heads of attention to later vertices, mixed by a gate of each vertex."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.positions = Sinusoidal(width)
+        self.query, self.key = Linear(2 * width, width), Linear(2 * width, width)
+        self.gate = Linear(2 * width, heads)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return log-probabilities of the transitions between vertices, (B, T, T); see `regard.ops.dag`.
+
+        Args:
+            x: Decoder output, (B, T, W).
+            lengths: Number of vertices, (B,).
+        """
+        B, T, W = x.shape
+        x = torch.cat((x, self.positions.up_to(T)[:T].to(x.dtype).expand(B, -1, -1)), -1)
+        q_BHTD, k_BHTD = (y.view(B, T, self.heads, -1).transpose(1, 2) for y in (self.query(x), self.key(x)))
+        scores = (q_BHTD @ k_BHTD.transpose(2, 3)).float() / math.sqrt(W // self.heads)
+        by_head = mask_transitions(scores, lengths).log_softmax(-1)
+        gates = self.gate(x).float().log_softmax(-1)
+        log_probs: Tensor = (by_head + gates.transpose(1, 2)[..., None]).logsumexp(1)
+        return log_probs
 
 
 def upsample(encoder_output: Tensor, source_layout: Layout | None, target: Tensor, layout: Layout | None) -> Tensor:

@@ -99,6 +99,11 @@ def feed_forward_backward_kernel_applies(grad: Tensor, weight: Tensor, activated
     return aligned and weight.shape[1] % columns == 0 and torch.cuda.get_device_capability(grad.device) == (9, 0)
 
 
+def dag_kernels_apply(emissions: Tensor, transitions: Tensor) -> bool:
+    """Return whether paths through graphs of tokens are summed by kernels, which keep all sums in float32."""
+    return kernels_apply(emissions, transitions) and emissions.dtype == transitions.dtype == torch.float32
+
+
 # Fused blocks, see `regard.ops.fused`. Modules are passed as `Any` because ops must not import layers.
 
 

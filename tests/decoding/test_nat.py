@@ -21,13 +21,15 @@ from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops.ctc import collapse
 
 VOCAB, PAD, MASK, EOS = 60, 0, 1, 2
-LENGTHS = ("classifier", "end", "ctc")
+LENGTHS = ("classifier", "end", "ctc", "dag")
 
 
 def peaked_model(length: str, **changes: object) -> NATransformer:
     """Return a model with random weights and peaked predictions, which rounding errors do not change."""
     torch.manual_seed(3)
     values = {"width": 32, "heads": 4, "encoder_layers": 1, "decoder_layers": 2, "hidden": 64, "max_length_offset": 4}
+    if length == "dag":
+        values["upsample_ratio"] = 3
     model = NATransformer(NATransformerConfig.base(VOCAB, **values | {"length": length} | changes))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
@@ -42,6 +44,8 @@ def peaked_model(length: str, **changes: object) -> NATransformer:
         last.bias.data.add_(scale * model.target_embedding.weight.data[token])
     if length == "classifier":
         nn.init.normal_(model.length.weight, std=3)
+    if length == "dag":  # distinct transitions
+        model.transitions.query.weight.data.mul_(4)
     return model.eval().requires_grad_(False).double()
 
 
@@ -56,6 +60,10 @@ CASES = {
     "end": ("end", NATSettings()),
     "ctc": ("ctc", NATSettings()),
     "ctc beam": ("ctc", NATSettings(beam=4, n_best=2)),
+    "greedy path": ("dag", NATSettings(path="greedy")),
+    "lookahead path": ("dag", NATSettings(alpha=0.5)),
+    "best path": ("dag", NATSettings(path="viterbi")),
+    "graph beam": ("dag", NATSettings(beam=4, n_best=2)),
 }
 
 
@@ -343,6 +351,89 @@ def test_prefix_search_never_overestimates_a_translation() -> None:
         assert scored[1].score >= path.score - 1e-4  # the sum over paths is at least one of them
 
 
+# Graphs
+
+
+def predict_graph(source: list[int]) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of tokens and of transitions of one graph, (L, V) and (L, L)."""
+    model = MODELS["dag"]
+    vertices = int(model.config.upsampled_lengths(np.array(len(source) + 1)))
+    x = model.decode(torch.full((1, vertices), MASK), model.encode(torch.tensor([[*source, EOS]])))
+    log_probs = model.logits(x)[0].log_softmax(-1)
+    log_probs[:, model.config.forbidden_tokens] = -math.inf
+    return log_probs, model.transitions(x, torch.tensor([vertices]))[0]
+
+
+def follow(log_probs: Tensor, transitions: Tensor, lookahead: bool) -> tuple[list[int], float]:
+    """Follow the best transitions from the first vertex; return the tokens and the log-probability of the path."""
+    tokens, total, vertex, last = [], 0.0, 0, len(log_probs) - 1
+    while vertex != last:
+        gain = [float(log_probs[j].max()) if j != last else 0.0 for j in range(last + 1)]
+        options = range(vertex + 1, last + 1)
+        following = max(options, key=lambda j: float(transitions[vertex, j]) + lookahead * gain[j])
+        total += float(transitions[vertex, following]) + gain[following]
+        vertex = following
+        if vertex != last:
+            tokens.append(int(log_probs[vertex].argmax()))
+    return tokens, total
+
+
+@pytest.mark.parametrize("path", ["greedy", "lookahead"])
+def test_paths_follow_the_best_transitions(path: str) -> None:
+    settings = NATSettings.parse({"path": path}, "test")
+    for source, (best,) in zip(SENTENCES[:20], generate("dag", SENTENCES[:20], settings), strict=True):
+        graph = predict_graph(source)
+        tokens, total = follow(*graph, path == "lookahead")
+        assert best.tokens == tokens
+        assert best.score == pytest.approx(total / (len(tokens) + 1), abs=1e-4)
+        assert sum(best.token_log_probs) == pytest.approx(total, abs=1e-4)
+
+
+def best_path(log_probs: Tensor, transitions: Tensor, alpha: float) -> tuple[float, list[int]]:
+    """Return the score and tokens of the best path by trying, for each number of tokens, every previous vertex."""
+    last, values = len(log_probs) - 1, log_probs.max(-1).values
+    reached: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}  # by vertex
+    found = []
+    while reached:
+        for vertex, (total, path) in reached.items():
+            found.append(((total + float(transitions[vertex, last])) / (len(path) + 1) ** alpha, path))
+        extended: dict[int, tuple[float, list[int]]] = {}
+        for j in range(1, last):
+            options = [
+                (total + float(transitions[i, j] + values[j]), [*path, j])
+                for i, (total, path) in reached.items()
+                if i < j
+            ]
+            if options:
+                extended[j] = max(options)
+        reached = extended
+    score, path = max(found)
+    return score, [int(log_probs[v].argmax()) for v in path]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_viterbi_finds_the_best_path_relative_to_its_length(alpha: float) -> None:
+    sources = SENTENCES[:4]
+    for source, (best,) in zip(
+        sources, generate("dag", sources, NATSettings(path="viterbi", alpha=alpha)), strict=True
+    ):
+        score, tokens = best_path(*predict_graph(source), alpha)
+        assert best.tokens == tokens
+        assert best.score == pytest.approx(score, abs=1e-4)
+
+
+def test_beam_search_in_a_graph_sums_over_all_paths() -> None:
+    generator = NATGenerator(MODELS["dag"])
+    searched = generate("dag", SENTENCES[:20], NATSettings(beam=4, n_best=2))
+    for source, best, (path,) in zip(
+        SENTENCES[:20], searched, generate("dag", SENTENCES[:20], NATSettings(path="viterbi")), strict=True
+    ):
+        scored = generator.score([source] * len(best), [one.tokens for one in best], NATSettings())
+        assert [one.score for one in best] == pytest.approx([one.score for one in scored], abs=1e-4)
+        assert best[0].score >= best[-1].score
+        assert generator.score([source], [path.tokens], NATSettings())[0].score >= path.score - 1e-4
+
+
 # Scoring given translations
 
 
@@ -356,7 +447,7 @@ def test_one_pass_gives_its_own_translation_the_same_score(length: str) -> None:
         assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-4)
 
 
-@pytest.mark.parametrize("length", ["end", "ctc"])
+@pytest.mark.parametrize("length", ["end", "ctc", "dag"])
 def test_a_target_with_more_tokens_than_positions_scores_minus_infinity(length: str) -> None:
     generator = NATGenerator(MODELS[length])
     (fits, long) = generator.score([[5], [5]], [[7, 8] * 4, [7, 8] * 5], NATSettings())
@@ -418,8 +509,10 @@ def test_run_forward_repeats_the_last_iteration(case: str, monkeypatch: pytest.M
         ("ctc", {"iterations": 4}, "iterations 4 needs a model with length: classifier; this one has length: ctc"),
         ("end", {"iterations": 2}, "iterations 2 needs a model with length: classifier; this one has length: end"),
         ("ctc", {"lengths": 5}, "lengths 5 needs a model with length: classifier"),
-        ("classifier", {"beam": 5}, "beam 5 needs a model with length: ctc; this one has length: classifier"),
-        ("end", {"beam": 2}, "beam 2 needs a model with length: ctc"),
+        ("classifier", {"beam": 5}, "beam 5 needs a model with length: ctc or dag; this one has length: classifier"),
+        ("ctc", {"path": "viterbi"}, "path viterbi needs a model with length: dag; this one has length: ctc"),
+        ("ctc", {"alpha": 0.5}, "alpha 0.5 needs a model with length: dag"),
+        ("end", {"beam": 2}, "beam 2 needs a model with length: ctc or dag"),
     ],
 )
 def test_unsupported_settings_are_rejected(length: str, options: dict[str, int], message: str) -> None:
@@ -447,6 +540,7 @@ def test_constraints_trees_and_search_settings_are_rejected() -> None:
     [
         ({"n_best": 2}, "n_best 2 exceeds the 1 results that lengths and beam give"),
         ({"rerank": "runs/x"}, "rerank requires several results"),
+        ({"path": "greedy", "beam": 2}, "path greedy and beam 2 exclude each other"),
         ({"iterations": 0}, "iterations: input should be greater than or equal to 1"),
     ],
 )

@@ -135,13 +135,13 @@ def test_upsampled_lengths_are_limited_by_learned_positions() -> None:
 def test_forbidden_tokens_depend_on_the_length_mode() -> None:
     forbidden = {
         length: NATransformerConfig.base(VOCAB, length=length).forbidden_tokens
-        for length in ("classifier", "end", "ctc")
+        for length in ("classifier", "end", "ctc", "dag")
     }
-    assert forbidden == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2]}
+    assert forbidden == {"classifier": [0, 1, 2], "end": [0, 1], "ctc": [1, 2], "dag": [0, 1, 2]}
 
 
 def test_invalid_settings_are_rejected_by_name() -> None:
-    with pytest.raises(UserError, match="length: input should be 'classifier', 'end' or 'ctc'"):
+    with pytest.raises(UserError, match="length: input should be 'classifier', 'end', 'ctc' or 'dag'"):
         NATransformerConfig.base(VOCAB, length="guess")
     with pytest.raises(UserError, match="upsample_ratio"):
         NATransformerConfig.base(VOCAB, upsample_ratio=0)

@@ -19,7 +19,8 @@ from tests.conftest import Command, small_recipe, toy_pairs
 
 SENTENCES = [pair.source for pair in toy_pairs()[::9]]
 REFERENCES = [pair.target for pair in toy_pairs()[::9]]
-STEPS = {"classifier": 250, "ctc": 120, "end": 250}
+STEPS = {"classifier": 250, "ctc": 120, "end": 250, "dag": 160}
+UPSAMPLE_RATIOS = {"ctc": 1, "end": 1, "dag": 4}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def runs(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
             model__length=length,
             training__steps=steps,
             training__validate_every=steps,
-            **{} if length == "classifier" else {"model__upsample_ratio": 1},
+            model__upsample_ratio=UPSAMPLE_RATIOS.get(length),
         )
         run_recipe(recipe, folder / length)
     return {length: folder / length for length in STEPS}
@@ -55,17 +56,28 @@ def end_model(runs: dict[str, Path]) -> regard.Translator:
     return regard.Translator.load(runs["end"])
 
 
+@pytest.fixture(scope="module")
+def dag_model(runs: dict[str, Path]) -> regard.Translator:
+    return regard.Translator.load(runs["dag"])
+
+
 def test_models_have_learned_the_corpus(
-    classifier_model: regard.Translator, ctc_model: regard.Translator, end_model: regard.Translator
+    classifier_model: regard.Translator,
+    ctc_model: regard.Translator,
+    end_model: regard.Translator,
+    dag_model: regard.Translator,
 ) -> None:
     assert bleu(end_model(SENTENCES), REFERENCES, "zh").value > 60
     assert bleu(classifier_model(SENTENCES, iterations=1), REFERENCES, "zh").value > 60
     assert bleu(classifier_model(SENTENCES, iterations=4), REFERENCES, "zh").value > 80
     assert bleu(ctc_model(SENTENCES), REFERENCES, "zh").value > 80
     assert bleu(ctc_model(SENTENCES, beam=4), REFERENCES, "zh").value > 80
+    assert bleu(dag_model(SENTENCES), REFERENCES, "zh").value > 60
+    assert bleu(dag_model(SENTENCES, path="viterbi"), REFERENCES, "zh").value > 60
+    assert bleu(dag_model(SENTENCES, beam=4), REFERENCES, "zh").value > 70
 
 
-@pytest.mark.parametrize("name", ["classifier_model", "ctc_model", "end_model"])
+@pytest.mark.parametrize("name", ["classifier_model", "ctc_model", "end_model", "dag_model"])
 def test_string_gives_a_string_and_list_gives_a_list(name: str, request: pytest.FixtureRequest) -> None:
     translator = request.getfixturevalue(name)
     one = translator("I love apples")

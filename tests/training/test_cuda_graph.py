@@ -124,6 +124,7 @@ NAT_VARIANTS: dict[str, dict[str, Any]] = {
     "end": {"model__length": "end"},
     "ctc": {"model__length": "ctc", "objective__reveal": "none"},
     "ctc-glat": {"model__length": "ctc", "objective__reveal": "glancing"},
+    "dag-glat": {"model__length": "dag", "model__upsample_ratio": 3},
 }
 
 

@@ -129,7 +129,9 @@ def why_not_capture_search(
 def why_not_capture_nat(model: NATransformer, settings: NATSettings, trace: bool) -> str | None:
     """Return the reason why non-autoregressive decoding cannot be captured, or None if it can."""
     if settings.beam > 1:
-        return "prefix search is enabled"
+        return "beam search is enabled"
+    if settings.path == "viterbi":
+        return "the best path is searched as a whole"
     if (settings.iterations or 1) > MAX_ITERATIONS:
         return f"there are more than {MAX_ITERATIONS} iterations"
     if trace:

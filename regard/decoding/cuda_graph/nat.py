@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Padded
+from regard.decoding.config import NATSettings
 from regard.decoding.cuda_graph.capture import (
     MAX_CAPTURED_TOKENS,
     Pool,
@@ -26,8 +27,9 @@ from regard.decoding.cuda_graph.capture import (
     padded_length,
     weight_addresses,
 )
+from regard.decoding.dag import Paths, find_paths
 from regard.decoding.length import LengthCandidate, list_candidates, predict_lengths
-from regard.decoding.mask_predict import NATOutput, mask_predict, token_log_probs
+from regard.decoding.mask_predict import NATOutput, log_probs_of, mask_predict, token_log_probs
 from regard.models.nat import NATransformer
 from regard.ops.dispatch import on_device
 
@@ -56,15 +58,13 @@ class CapturedNAT:
         return self.model.target_embedding.weight.device
 
     @torch.inference_mode()
-    def decode(
-        self, sources: Sources, candidates: int, iterations: int
-    ) -> tuple[list[list[LengthCandidate]], NATOutput]:
+    def decode(self, sources: Sources, settings: NATSettings) -> tuple[list[list[LengthCandidate]], NATOutput | Paths]:
         """Return the candidate lengths of each sentence and the decoded rows of all candidates, on the CPU."""
         with self._lock, on_device(self.model.target_embedding.weight):
             self._check_weights()
             if self.model.config.length == "classifier":
-                return self._predict_lengths_and_decode(sources, candidates, iterations)
-            return self._decode_in_one_pass(sources)
+                return self._predict_lengths_and_decode(sources, settings.lengths, settings.iterations or 1)
+            return self._decode_in_one_pass(sources, settings.path == "lookahead")
 
     def _predict_lengths_and_decode(
         self, sources: Sources, count: int, iterations: int
@@ -88,7 +88,9 @@ class CapturedNAT:
         tokens, log_probs, decoder_input = packed.cpu()[:, : len(rows)]
         return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
 
-    def _decode_in_one_pass(self, sources: Sources) -> tuple[list[list[LengthCandidate]], NATOutput]:
+    def _decode_in_one_pass(
+        self, sources: Sources, lookahead: bool
+    ) -> tuple[list[list[LengthCandidate]], NATOutput | Paths]:
         """Encode and decode by one graph: without a classifier, the lengths follow from the sources."""
         config = self.model.config
         source_lengths = np.asarray([len(source) + 1 for source in sources], np.int64)  # with END
@@ -101,11 +103,16 @@ class CapturedNAT:
             B, S, T = len(sources), longest_source, longest_target
         table = _source_table(sources, (B, S + 2), 2, config.eos)  # columns: tokens, source length, target length
         table[: len(lengths), -1] = torch.tensor(lengths)
-        decode = partial(_encode_and_decode, self.model, T)
-        (packed,) = self._run(("one pass", B, S, T), decode, [table], max(S, T) if captured else None)
-        tokens, log_probs = packed.cpu()[:, : len(sources)]
-        decoder_input = torch.full_like(tokens, config.mask_token)
+        decode = partial(_encode_and_decode, self.model, T, lookahead)
+        (packed,) = self._run(("one pass", B, S, T, lookahead), decode, [table], max(S, T) if captured else None)
+        tokens, log_probs, *graph = packed.cpu()[:, : len(sources)]
         candidates = [[LengthCandidate(length, None)] for length in lengths]
+        if graph:
+            following, next_log_probs = graph
+            return candidates, Paths(
+                tokens, log_probs.view(torch.float32), following, next_log_probs.view(torch.float32)
+            )
+        decoder_input = torch.full_like(tokens, config.mask_token)
         return candidates, NATOutput(tokens, log_probs.view(torch.float32), decoder_input)
 
     def _run(
@@ -169,14 +176,22 @@ def _decode(
     return (torch.stack((last.tokens.int(), last.log_probs.view(torch.int32), last.decoder_input.int())),)
 
 
-def _encode_and_decode(model: NATransformer, T: int, table: Tensor) -> tuple[Tensor]:
-    """Decode sources in one pass to tokens and log-probabilities, (2, B, T); the last column is the target length."""
+def _encode_and_decode(model: NATransformer, T: int, lookahead: bool, table: Tensor) -> tuple[Tensor]:
+    """Decode sources in one pass; the last column is the target length.
+
+    Return tokens and log-probabilities, (2, B, T), or `Paths`, (4, B, T).
+    """
     tokens, (source_lengths, lengths) = table[:, :-2], table[:, -2:].unbind(1)
     layout, source_layout = Padded(lengths, T), Padded(source_lengths, tokens.shape[1])
     encoder_output = model.encode(tokens, source_layout)
     masked = torch.full((len(table), T), model.config.mask_token, device=table.device)
-    best = token_log_probs(model, encoder_output, layout, source_layout, masked).max(-1)
-    return (torch.stack((best.indices.int(), best.values.view(torch.int32))),)
+    x = model.decode(masked, encoder_output, layout, source_layout)
+    if model.config.length == "dag":
+        best: tuple[Tensor, ...] = find_paths(log_probs_of(model, x), model.transitions(x, lengths), lengths, lookahead)
+    else:
+        values, indices = log_probs_of(model, x).max(-1)
+        best = indices, values
+    return (torch.stack([part.view(torch.int32) if part.is_floating_point() else part.int() for part in best]),)
 
 
 def _source_table(sources: Sources, shape: Size, extra: int, eos: int) -> Tensor:

@@ -30,7 +30,7 @@ from regard.attention.masks import Layout, Packed, Padded
 from regard.data.text.tokens import RaggedArray
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
-from regard.ops import ctc
+from regard.ops import ctc, dag
 from regard.registry import register
 from regard.training.objectives.registry import Objective
 from regard.training.task import LossSum, Step
@@ -129,8 +129,8 @@ class NATTargets:
         """Concatenate one sentence per row (B, T) to (N,)."""
         return rows[self.sentences, self.positions]
 
-    def state_emissions(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Select the log-probabilities of each sentence's CTC states (B, L) at its positions, (B, T, L)."""
+    def emissions(self, log_probs: Tensor, states: Tensor) -> Tensor:
+        """Select the log-probabilities of each sentence's tokens (B, L) at its positions, (B, T, L)."""
         if isinstance(self.layout, Packed):
             return ctc.state_emissions(log_probs[0], states, self.sentences, self.positions, self._index(self.layout))
         B, T, _ = log_probs.shape
@@ -171,8 +171,8 @@ def exact_targets(target_layout: Layout, is_sentence: Tensor | None = None) -> N
 
 def upsampled_targets(source_layout: Layout, config: NATransformerConfig) -> NATTargets:
     """Return as many positions as follow from the source length; padding sequences are upsampled like sentences."""
-    lengths = config.upsample_ratio * source_layout.lengths + config.upsample_extra
-    longest = config.upsample_ratio * source_layout.longest + config.upsample_extra
+    lengths = config.upsampling * source_layout.lengths + config.upsample_extra
+    longest = config.upsampling * source_layout.longest + config.upsample_extra
     limit = config.max_positions
     clipped = limit is not None and longest > limit
     if limit is not None and clipped:
@@ -182,7 +182,7 @@ def upsampled_targets(source_layout: Layout, config: NATransformerConfig) -> NAT
     if clipped:
         return NATTargets(Packed.of(lengths))
     # The size follows from that of the source, so there is no need to synchronise with the device.
-    size = config.upsample_ratio * source_layout.size + config.upsample_extra * (len(source_layout.offsets) - 1)
+    size = config.upsampling * source_layout.size + config.upsample_extra * (len(source_layout.offsets) - 1)
     offsets = torch.zeros_like(source_layout.offsets)
     offsets[1:] = lengths.cumsum(0)
     return NATTargets(Packed(offsets, longest, size))
@@ -198,12 +198,15 @@ class EncodedBatch:
     targets: NATTargets
     is_sentence: Tensor  # (B,); False for sequences of padding in a batch of fixed shape
 
-    def logits(self, labels: Tensor, masked: Tensor) -> Tensor:
-        """Decode labels (N,) of which some are masked (N,); return logits, (B, T, V) or (1, N, V)."""
+    def decode(self, labels: Tensor, masked: Tensor) -> Tensor:
+        """Decode labels (N,) of which some are masked (N,); return vectors, (B, T, W) or (1, N, W)."""
         config = self.model.config
         inputs = self.targets.unflatten(labels.masked_fill(masked, config.mask_token), config.pad)
-        x = self.model.decode(inputs, self.encoded, self.targets.layout, self.batch.source_layout)
-        return self.model.logits(x)
+        return self.model.decode(inputs, self.encoded, self.targets.layout, self.batch.source_layout)
+
+    def logits(self, labels: Tensor, masked: Tensor) -> Tensor:
+        """Return the logits of `decode`, (B, T, V) or (1, N, V)."""
+        return self.model.logits(self.decode(labels, masked))
 
 
 @dataclass(frozen=True)
@@ -227,10 +230,10 @@ class NATObjective:
             logged = {"cross_entropy": tokens.detach(), "length": length.detach()}
             return LossSum(tokens + self.length_weight * length, batch.count, logged)
         targets = upsampled_targets(batch.source_layout, config)
-        loss = self._ctc_loss if config.length == "ctc" else self._end_loss
+        loss = {"ctc": self._ctc_loss, "end": self._end_loss, "dag": self._dag_loss}[config.length]
         total, fits = loss(EncodedBatch(model, batch, encoded, targets, is_sentence), step)
         lengths = batch.target_layout.lengths
-        predicted = lengths - 1 if config.length == "ctc" else lengths + (targets.layout.lengths > lengths)
+        predicted = lengths + (targets.layout.lengths > lengths) if config.length == "end" else lengths - 1
         # On the device, because `batch.count` is fixed in a CUDA graph.
         count = (predicted * (fits & is_sentence)).sum()
         too_long = (~fits & is_sentence).sum() / is_sentence.sum()
@@ -288,16 +291,44 @@ class NATObjective:
         if self.reveal == "glancing":
             with torch.no_grad():
                 log_probs = encoded.logits(path, masked).float().log_softmax(-1)
-                emissions = targets.state_emissions(log_probs, states)
+                emissions = targets.emissions(log_probs, states)
                 path = targets.from_rows(ctc.align_states(emissions, positions, states, lengths, blank))
                 wrong = targets.flatten(log_probs.argmax(-1)) != path
             masked = ~targets.sample(self._number_revealed(targets.sum(wrong.long()), step))
         log_probs = encoded.logits(path, masked).float().log_softmax(-1)
         if batch.fixed_shape or log_probs.is_cuda:  # torch's loss adds gradients in any order on a GPU
-            emissions = targets.state_emissions(log_probs, states)
+            emissions = targets.emissions(log_probs, states)
             log_likelihood = ctc.state_log_likelihood(emissions, positions, states, lengths, blank)
         else:
             log_likelihood = ctc.log_likelihood(targets.to_rows(log_probs), positions, tokens, lengths, blank)
+        fits = log_likelihood > -torch.inf
+        return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
+
+    def _dag_loss(self, encoded: EncodedBatch, step: Step) -> tuple[Tensor, Tensor]:
+        """Negative log-likelihood of the targets over all paths through the graph; also return which fit, (B,)."""
+        targets, batch = encoded.targets, encoded.batch
+        tokens, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
+        vertices = targets.layout.lengths
+
+        def predict(labels: Tensor, masked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """Return log-probabilities of all tokens, of those of the target at each vertex, and of transitions."""
+            x = encoded.decode(labels, masked)
+            log_probs = encoded.model.logits(x).float().log_softmax(-1)
+            transitions = encoded.model.transitions(targets.to_rows(x), vertices)
+            return log_probs, targets.emissions(log_probs, tokens), transitions
+
+        labels = torch.zeros_like(targets.positions)
+        masked = torch.ones_like(labels, dtype=torch.bool)
+        if self.reveal == "glancing":
+            with torch.no_grad():
+                log_probs, emissions, transitions = predict(labels, masked)
+                assigned = targets.from_rows(dag.align(emissions, transitions, vertices, lengths))
+                labels = tokens[targets.sentences, assigned.clamp(min=0)]
+                wrong = (targets.flatten(log_probs.argmax(-1)) != labels) & (assigned >= 0)
+                number = self._number_revealed(targets.sum(wrong.long()), step)
+            masked = ~targets.sample(number, assigned >= 0)
+        _, emissions, transitions = predict(labels, masked)
+        log_likelihood = dag.log_likelihood(emissions, transitions, vertices, lengths)
         fits = log_likelihood > -torch.inf
         return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
 
@@ -357,6 +388,8 @@ def count_predicted(config: NATransformerConfig, source: RaggedArray, target: Ra
     if config.length == "end":
         lengths = lengths + 1
         return int((lengths + (available > lengths))[lengths <= available].sum())
+    if config.length == "dag":
+        return int(lengths[lengths + 2 <= available].sum())
     repeated = np.zeros(len(target.tokens) + 1, np.int64)
     repeated[2:] = np.cumsum(target.tokens[1:] == target.tokens[:-1])
     needed = lengths + repeated[target.offsets[1:]] - repeated[target.offsets[:-1] + 1]

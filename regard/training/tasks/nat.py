@@ -37,8 +37,8 @@ class NATRecipe(TranslationRecipe):
         return self  # depends on the model: see check_model
 
     def packs_on_gpu(self) -> bool:
-        """Return False for CTC, whose loss needs padded rows: batches of sentences of similar length are faster."""
-        return self.model.get("length") != "ctc"
+        """Return False if the loss needs padded rows: then batches of sentences of similar length are faster."""
+        return self.model.get("length") not in ("ctc", "dag")
 
     def check_model(self) -> None:
         config = self.model_settings()
@@ -62,7 +62,7 @@ class NATRecipe(TranslationRecipe):
         assert isinstance(config, NATransformerConfig)
         positions = config.max_positions
         if config.length != "classifier" and positions is not None:
-            limit = (positions - config.upsample_extra) // config.upsample_ratio
+            limit = (positions - config.upsample_extra) // config.upsampling
             if (self.max_length() or positions) > limit:
                 key = "max_length" if config.positions == "learned" else "width"
                 return f"model.{key}={positions} is too small for upsampled text; set data.max_length={limit} or less"
@@ -96,7 +96,7 @@ class NATTask(TranslationTask):
         too_long = 0
         for start in range(0, len(self.train), SCAN_ROWS):
             rows = np.arange(start, min(start + SCAN_ROWS, len(self.train)))
-            needed = self.train.target.lengths_at(rows) - (2 if config.length == "ctc" else 1)
+            needed = self.train.target.lengths_at(rows) - {"ctc": 2, "end": 1, "dag": 0}[config.length]
             too_long += int((needed > config.upsampled_lengths(self.train.source.lengths_at(rows))).sum())
         self.train.release_pages()
         advice = "raise model.upsample_ratio or model.upsample_extra"

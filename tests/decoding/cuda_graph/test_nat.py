@@ -35,6 +35,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("classifier", {"iterations": 1, "lengths": 50, "n_best": 50}),
     ("end", {"iterations": 1}),
     ("ctc", {"iterations": 1}),
+    ("dag", {"iterations": 1}),
+    ("dag", {"path": "greedy"}),
 ]
 MODEL_CHANGES: list[dict[str, Any]] = [
     {"norm": "pre"},
@@ -48,7 +50,7 @@ def small_model(length: str, **changes: Any) -> NATransformer:
     return peaked_model(length, **changes).to(DEVICE)
 
 
-MODELS = {length: small_model(length) for length in ("classifier", "end", "ctc")}
+MODELS = {length: small_model(length) for length in ("classifier", "end", "ctc", "dag")}
 
 
 def generate(
@@ -127,7 +129,7 @@ def test_empty_and_long_sources_agree(sizes: list[int], length: str, given: dict
     assert_same(generate_static(NATGenerator(model), sources, given), generate_plain(model, sources, given))
 
 
-@pytest.mark.parametrize("length", ["classifier", "end", "ctc"])
+@pytest.mark.parametrize("length", ["classifier", "end", "ctc", "dag"])
 def test_padding_does_not_exceed_learned_positions(length: str) -> None:
     model = small_model(length, positions="learned", max_length=24)
     sources = [[5] * 23, [6] * 20, []]
@@ -200,7 +202,8 @@ def test_plain_decoding_can_be_captured() -> None:
 
 def test_reasons_against_capture() -> None:
     plain, model = NATSettings(), MODELS["ctc"]
-    assert "prefix" in str(why_not_capture_nat(model, NATSettings(beam=2), False))
+    assert "beam search" in str(why_not_capture_nat(model, NATSettings(beam=2), False))
+    assert "as a whole" in str(why_not_capture_nat(MODELS["dag"], NATSettings(path="viterbi"), False))
     assert "traced" in str(why_not_capture_nat(model, plain, trace=True))
     assert "16 iterations" in str(why_not_capture_nat(MODELS["classifier"], NATSettings(iterations=17), False))
     linear = small_model("ctc", attention={"kind": "linear"})

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention.masks import Packed, Padded
 from regard.models.nat import NATransformer
+from regard.ops import dag
 from regard.ops.ctc import collapse, log_likelihood
 from regard.training.objectives.nat import (
     NATObjective,
@@ -32,7 +33,10 @@ from tests.conftest import build_task, small_recipe
 
 CPU = torch.device("cpu")
 ROWS = np.array([3, 100, 200, 7, 380, 99])
-LENGTHS = ("classifier", "end", "ctc")
+LENGTHS = ("classifier", "end", "ctc", "dag")
+NO_UPSAMPLING = {
+    length: {"model__upsample_ratio": 1, "model__upsample_extra": 2 if length == "dag" else 0} for length in LENGTHS[1:]
+}
 VARIANTS = [("classifier", "uniform"), *((length, reveal) for length in LENGTHS for reveal in ("none", "glancing"))]
 LAYOUTS = {"padded": Padded.of([4, 1, 0, 6]), "packed": Packed.of([4, 1, 0, 6])}
 MASK, EOS, BLANK = 1, 2, 0
@@ -250,6 +254,42 @@ def test_ctc_loss_sums_over_all_paths(build: Callable[..., NATTask]) -> None:
     assert (float(loss.total), loss.count) == (pytest.approx(total), sum(len(target) for _, target in pairs))
 
 
+@torch.no_grad()
+def test_graph_loss_sums_over_all_paths(build: Callable[..., NATTask]) -> None:
+    task = build(model__length="dag", model__upsample_ratio=2)
+    total, pairs = 0.0, pairs_of(task)
+    for source, target in pairs:
+        vertices = torch.tensor([2 * len(source) + 4])
+        inputs, model = torch.full((1, int(vertices)), MASK), task.model
+        x = model.decode(inputs, model.encode(torch.tensor([source])))
+        emissions = model.logits(x).log_softmax(-1)[:, :, target]
+        total -= float(
+            dag.log_likelihood(emissions, model.transitions(x, vertices), vertices, torch.tensor([len(target)]))
+        )
+    loss = NATObjective().loss(task.model, make_batch(task), 1)
+    assert (float(loss.total), loss.count) == (pytest.approx(total), sum(len(target) for _, target in pairs))
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("deterministic_masks")
+def test_glancing_reveals_tokens_at_the_vertices_of_the_best_path(
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = build(model__length="dag", model__upsample_ratio=2)
+    calls = record_inputs(task.model, monkeypatch)
+    NATObjective("glancing", glancing_ratio=(0.9, 0.9)).loss(task.model, make_batch(task), 1)
+    first, second = calls
+    revealed = 0
+    for (_, target), before, after in zip(pairs_of(task), first, second, strict=True):
+        assert set(before) == {MASK}
+        tokens = [token for token in after if token != MASK]
+        assert len(before) == len(after)
+        remaining = iter(target)
+        assert all(token in remaining for token in tokens)  # a subsequence of the target
+        revealed += len(tokens)
+    assert revealed
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Callable[..., NATTask], length: str) -> None:
     task = build(model__length=length)
@@ -268,8 +308,7 @@ def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Calla
 def test_losses_and_gradients_of_halves_add_up(
     build: Callable[..., NATTask], length: str, reveal: str, layout: str
 ) -> None:
-    short = {} if length == "classifier" else {"model__upsample_ratio": 1, "model__upsample_extra": 0}
-    task = build(model__length=length, objective__reveal=reveal, batch__layout=layout, **short)
+    task = build(model__length=length, objective__reveal=reveal, batch__layout=layout, **NO_UPSAMPLING.get(length, {}))
     batch = make_batch(task, layout == "packed", rows=np.arange(0, 400, 29))
     halves = task.split(batch)
     assert halves is not None
@@ -287,7 +326,7 @@ def test_losses_and_gradients_of_halves_add_up(
 def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(
     build: Callable[..., NATTask], length: str, reveal: Any
 ) -> None:
-    task = build(model__length=length, **{} if length == "classifier" else {"model__upsample_extra": 1})
+    task = build(model__length=length, **{} if length == "classifier" else {"model__upsample_extra": 3})
     padded, filled = (
         NATObjective(reveal, label_smoothing=0.1).loss(task.model, batch, 1)
         for batch in (make_batch(task), make_fixed_shape_batch(task))
@@ -326,12 +365,11 @@ def test_step_on_a_batch_of_fixed_shape_does_not_synchronise(
         task.loss(make_batch(task), step)
 
 
-@pytest.mark.parametrize("length", ["end", "ctc"])
+@pytest.mark.parametrize("length", NO_UPSAMPLING)
 @torch.no_grad()
 def test_target_that_does_not_fit_is_skipped_and_counted(tmp_path: Path, length: str) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{pair}\n" for pair in SHORT_TARGETS + LONG_TARGETS))
-    no_upsampling = {"model__upsample_ratio": 1, "model__upsample_extra": 0}
-    recipe = small_recipe(tmp_path / "pairs.tsv", model__kind="nat", model__length=length, **no_upsampling)
+    recipe = small_recipe(tmp_path / "pairs.tsv", model__kind="nat", model__length=length, **NO_UPSAMPLING[length])
     task = build_task(recipe, CPU, Progress(1))
     assert isinstance(task, NATTask)
     differences = task.train.source.lengths - task.train.target.lengths

@@ -15,7 +15,7 @@ from tests.training.objectives.test_nat import LONG_TARGETS, SHORT_TARGETS
 from tests.training.test_resume import crashing_at, log, weights
 
 
-@pytest.mark.parametrize("length", ["classifier", "ctc", "end"])
+@pytest.mark.parametrize("length", ["classifier", "ctc", "end", "dag"])
 def test_resumed_run_has_bit_identical_weights(make_recipe: Callable[..., Recipe], tmp_path: Path, length: str) -> None:
     recipe = make_recipe(
         model__kind="nat",
@@ -67,7 +67,7 @@ def test_targets_that_do_not_fit_are_reported(tmp_path: Path, capsys: pytest.Cap
             "search: temperature is a setting of autoregressive models",
         ),
         ({"model__kind": "nat", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
-        ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio is for model.length=end or ctc"),
+        ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio is for model.length=end, ctc or dag"),
         (
             {"model__kind": "nat", "model__length": "ctc", "model__max_length_offset": 9},
             "model.max_length_offset is for model.length=classifier, not ctc",

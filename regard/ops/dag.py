@@ -1,0 +1,215 @@
+"""Directed acyclic graphs of tokens (DA-Transformer, Huang et al. 2022): likelihood and alignment of targets.
+
+A graph has L vertices, of which the first starts and the last ends every path; each vertex in between predicts a token.
+A path visits vertices in ascending order. The probability of a target is the sum over all paths with as many inner
+vertices as it has tokens,
+
+    P(y) = Σ_{0 < v_1 < ... < v_U < L - 1}  E[0, v_1] P(y_1 | v_1) E[v_1, v_2] ... P(y_U | v_U) E[v_U, L - 1],
+
+where E[i, j] is the probability of the transition from vertex i to vertex j.
+
+The functions never synchronise with the device, so that a CUDA graph can capture them.
+
+Shapes: B sentences, L vertices of the largest graph, U tokens of the longest target.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.ops import dispatch
+from regard.ops.dispatch import on_device
+
+BLOCK = 32
+"""Number of vertices that the kernels process at once."""
+LOG_ZERO = -1e30
+"""Logarithm of zero in differentiable sums, where -inf - (-inf) would be NaN."""
+
+
+def mask_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return scores (B, ..., L, L) with `LOG_ZERO` where no transition is possible: backwards or past the last vertex.
+
+    Args:
+        scores: Score of the transition from each vertex (last but one dimension) to each vertex (last dimension).
+        lengths: Number of vertices of each graph, (B,).
+    """
+    vertices = torch.arange(scores.shape[-1], device=scores.device)
+    possible = (vertices > vertices[:, None]) & (vertices < lengths[:, None, None])  # (B, L, L)
+    return scores.masked_fill(~possible.view(len(lengths), *[1] * (scores.dim() - 3), *possible.shape[1:]), LOG_ZERO)
+
+
+def log_likelihood(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return the log-probability of each target, (B,); -inf with zero gradient if it has more tokens than vertices.
+
+    Args:
+        emissions: Log-probability of every target token at every vertex, (B, L, U).
+        transitions: Log-probability of the transition between every two vertices, (B, L, L), `LOG_ZERO` if impossible.
+        lengths: Number of vertices of each graph, (B,), at least 2.
+        target_lengths: Number of tokens of each target, (B,).
+    """
+    emissions = _mask_emissions(emissions, lengths)
+    total: Tensor = _LogLikelihood.apply(  # type: ignore[no-untyped-call]
+        emissions, transitions, lengths, target_lengths
+    )
+    return torch.where(target_lengths <= lengths - 2, total, -math.inf)
+
+
+def align(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return the target token at each vertex of the most probable path, (B, L); -1 for vertices outside the path.
+
+    The arguments are those of `log_likelihood`. A target with more tokens than vertices is not aligned.
+    """
+    ends, origins = best_paths(emissions, transitions, lengths)
+    assigned = trace_back(ends, origins, target_lengths)
+    return assigned.masked_fill((target_lengths > lengths - 2)[:, None], -1)
+
+
+def best_paths(emissions: Tensor, transitions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the most probable paths with 0 to U tokens by the Viterbi algorithm.
+
+    Returns:
+        The log-probability of the best path by number of tokens and vertex of the last one, with the transition to the
+        last vertex, (U + 1, B, L), and for each token and vertex the previous vertex of the path, (U, B, L).
+    """
+    emissions = _mask_emissions(emissions, lengths)
+    B, L, U = emissions.shape
+    best, origins = [_start(emissions)], torch.empty(U, B, L, dtype=torch.long, device=lengths.device)
+    for u in range(U):
+        score, origins[u] = (best[-1][:, :, None] + transitions).max(1)
+        best.append(score + emissions[:, :, u])
+    return torch.stack(best) + _to_last(transitions, lengths), origins
+
+
+def trace_back(ends: Tensor, origins: Tensor, counts: Tensor) -> Tensor:
+    """Return the best path with a number of tokens, (B,), as the token at each vertex, (B, L), or -1."""
+    B, L = ends.shape[1:]
+    vertex = _take(ends, counts).argmax(1, keepdim=True)
+    assigned = torch.full((B, L + 1), -1, device=ends.device)
+    for u in reversed(range(len(origins))):
+        active = (u < counts)[:, None]
+        assigned.scatter_(1, torch.where(active, vertex, L), u)  # column L is discarded
+        vertex = torch.where(active, origins[u].gather(1, vertex), vertex)
+    return assigned[:, :L]
+
+
+class _LogLikelihood(torch.autograd.Function):
+    """The forward-backward algorithm, whose posteriors are the gradients of the log-likelihood."""
+
+    @staticmethod
+    def forward(ctx: Any, emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
+        use_kernels = dispatch.dag_kernels_apply(emissions, transitions)
+        graphs = emissions, transitions, lengths, target_lengths
+        reached = (_sum_paths_kernel if use_kernels else sum_paths)(*graphs)
+        total = (_take(reached, target_lengths) + _to_last(transitions, lengths)).logsumexp(1)
+        ctx.save_for_backward(*graphs, reached, total)
+        ctx.use_kernels = use_kernels
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        emissions, transitions, lengths, target_lengths, reached, total = ctx.saved_tensors
+        grad = torch.where(target_lengths <= lengths - 2, grad, 0)
+        total = total.clamp(min=LOG_ZERO / 2)  # targets that do not fit have no posterior
+        compute = _posteriors_kernel if ctx.use_kernels else posteriors
+        node, edge = compute(emissions, transitions, lengths, target_lengths, reached, total)
+        return node * grad[:, None, None], edge * grad[:, None, None], None, None
+
+
+# The formulas
+
+
+def sum_paths(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return the log-probability of reaching each vertex with each number of tokens, (U + 1, B, L)."""
+    reached = [_start(emissions)]
+    for u in range(emissions.shape[2]):
+        reached.append((reached[-1][:, :, None] + transitions).logsumexp(1) + emissions[:, :, u])
+    return torch.stack(reached)
+
+
+def posteriors(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor, reached: Tensor, total: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the probabilities that a path of the target has token u at a vertex and that it uses a transition.
+
+    Args:
+        reached: Result of `sum_paths`.
+        total: Log-probability of each target, (B,).
+
+    Returns:
+        Posteriors of vertices, (B, L, U), and of transitions, (B, L, L).
+    """
+    rest = _to_last(transitions, lengths)  # log-probability of the rest of the target after each vertex, (B, L)
+    last = torch.arange(rest.shape[1], device=rest.device) == lengths[:, None] - 1
+    edge = (_take(reached, target_lengths) + rest - total[:, None]).exp()[:, :, None] * last[:, None]
+    node = torch.zeros_like(emissions)
+    for u in reversed(range(emissions.shape[2])):
+        active = u < target_lengths
+        node[:, :, u] = (reached[u + 1] + rest - total[:, None]).exp() * active[:, None]
+        onward = transitions + (emissions[:, :, u] + rest)[:, None]  # from each vertex over the vertex of token u
+        edge += (reached[u][:, :, None] + onward - total[:, None, None]).exp() * active[:, None, None]
+        rest = torch.where(active[:, None], onward.logsumexp(2), rest)
+    return node, edge
+
+
+# The same by kernels
+
+
+def _sum_paths_kernel(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    from regard.ops.triton import dag as kernels
+
+    B, L, U = emissions.shape
+    reached = emissions.new_full((U + 1, B, L), LOG_ZERO)
+    reached[0, :, 0].zero_()
+    rows = emissions.transpose(1, 2).contiguous()
+    with on_device(emissions):
+        kernels.sum_paths[(B,)](rows, transitions.contiguous(), lengths, target_lengths, reached, L, U, BLOCK=BLOCK)
+    return reached
+
+
+def _posteriors_kernel(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor, reached: Tensor, total: Tensor
+) -> tuple[Tensor, Tensor]:
+    from regard.ops.triton import dag as kernels
+
+    B, L, U = emissions.shape
+    rests, edge = (
+        torch.full_like(reached, LOG_ZERO),
+        torch.empty_like(transitions, memory_format=torch.contiguous_format),
+    )
+    graphs = emissions.transpose(1, 2).contiguous(), transitions.contiguous(), lengths, target_lengths
+    blocks = -(-L // BLOCK)
+    with on_device(emissions):
+        kernels.sum_rests[(B,)](*graphs, rests, L, U, BLOCK=BLOCK)
+        kernels.edge_posteriors[(B, blocks, blocks)](*graphs, reached, rests, total, edge, L, U, BLOCK=BLOCK)
+    node = (reached[1:] + rests[1:] - total[:, None]).exp()
+    active = torch.arange(U, device=total.device)[:, None] < target_lengths
+    return (node * active[..., None]).permute(1, 2, 0), edge
+
+
+def _take(states: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return the states, (U + 1, B, L), after the last token of each target, (B, L)."""
+    return states[target_lengths.long().clamp(max=len(states) - 1), torch.arange(states.shape[1], device=states.device)]
+
+
+def _start(emissions: Tensor) -> Tensor:
+    """Return the log-probability of each vertex at the start of a path, (B, L)."""
+    start = emissions.new_full(emissions.shape[:2], LOG_ZERO)
+    start[:, 0].zero_()
+    return start
+
+
+def _to_last(transitions: Tensor, lengths: Tensor) -> Tensor:
+    """Return the log-probability of the transition from each vertex to the last one, (B, L)."""
+    last = (lengths - 1).long().clamp(min=0)[:, None, None].expand(-1, transitions.shape[1], 1)
+    return transitions.gather(2, last)[..., 0]
+
+
+def _mask_emissions(emissions: Tensor, lengths: Tensor) -> Tensor:
+    """Return log-probabilities (B, L, U) with `LOG_ZERO` at the first and the last vertex, which predict no token."""
+    vertices = torch.arange(emissions.shape[1], device=emissions.device)
+    inner = (vertices > 0) & (vertices < lengths[:, None] - 1)
+    return emissions.masked_fill(~inner[..., None], LOG_ZERO)
