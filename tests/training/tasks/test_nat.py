@@ -67,7 +67,7 @@ def test_targets_that_do_not_fit_are_reported(tmp_path: Path, capsys: pytest.Cap
             "search: temperature is a setting of autoregressive models",
         ),
         ({"model__kind": "nat", "search__beam": 5}, "search.beam 5 needs a model with length: ctc"),
-        ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio is for model.length=end, ctc or dag"),
+        ({"model__kind": "nat", "model__upsample_ratio": 3}, "model.upsample_ratio is for model.length=end"),
         (
             {"model__kind": "nat", "model__length": "ctc", "model__max_length_offset": 9},
             "model.max_length_offset is for model.length=classifier, not ctc",
