@@ -3,8 +3,8 @@
 - greedy: the most probable transition from each vertex;
 - lookahead: the transition whose probability times that of the best token of its vertex is highest;
 - viterbi: the path with the highest probability, divided by its length as in beam search;
-- beam search sums over all paths of the same tokens: `GraphStepper` turns a graph into a model that is decoded token by
-  token, so that it has the length penalty of autoregressive models.
+- beam search sums over all paths of the same tokens: `TokenGraphStepper` turns a graph into a model that is decoded
+  token by token, so that it has the length penalty of autoregressive models.
 
 Shapes: R rows, L vertices, V vocabulary, K hypotheses per row.
 """
@@ -28,8 +28,8 @@ Tokens = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Graphs:
-    """Graphs of several sources."""
+class TokenGraphs:
+    """TokenGraphs of several sources."""
 
     log_probs: Tensor  # of all tokens at each vertex, (R, L, V)
     transitions: Tensor  # log-probabilities, (R, L, L)
@@ -39,10 +39,10 @@ class Graphs:
         """Return the number of vertices, (R,)."""
         return torch.tensor(self.lengths, device=self.log_probs.device)
 
-    def select(self, rows: Sequence[int]) -> "Graphs":
+    def select(self, rows: Sequence[int]) -> "TokenGraphs":
         """Return the graphs of the given rows."""
         index = torch.tensor(rows, device=self.log_probs.device)
-        return Graphs(self.log_probs[index], self.transitions[index], [self.lengths[row] for row in rows])
+        return TokenGraphs(self.log_probs[index], self.transitions[index], [self.lengths[row] for row in rows])
 
 
 class Paths(NamedTuple):
@@ -65,13 +65,13 @@ def find_paths(log_probs: Tensor, transitions: Tensor, lengths: Tensor, lookahea
     return Paths(best.indices, best.values, following, transitions.gather(2, following[..., None])[..., 0])
 
 
-class GraphDecoder:
+class TokenGraphDecoder:
     """Finds and scores the translations of graphs."""
 
     def __init__(self, config: NATransformerConfig) -> None:
         self.config = config
 
-    def decode(self, graphs: Graphs, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
+    def decode(self, graphs: TokenGraphs, settings: NATSettings, trace: bool) -> list[list[TokenHypothesis]]:
         """Return the hypothesis of each graph: that of the best path."""
         paths = find_paths(graphs.log_probs, graphs.transitions, graphs.lengths_tensor(), settings.path == "lookahead")
         if settings.path == "viterbi":
@@ -106,7 +106,7 @@ class GraphDecoder:
         masks = [self.config.mask_token] * length
         return NATHypothesis(list(tokens), score, list(log_probs), masks, list(vertices))
 
-    def _viterbi(self, graphs: Graphs, paths: Paths, alpha: float) -> list[NATHypothesis]:
+    def _viterbi(self, graphs: TokenGraphs, paths: Paths, alpha: float) -> list[NATHypothesis]:
         """Return the path of each graph with the highest log-probability divided by its length to the power alpha."""
         lengths, most = graphs.lengths_tensor(), max(graphs.lengths) - 2
         emissions = paths.token_log_probs[..., None].expand(-1, -1, most)
@@ -119,7 +119,7 @@ class GraphDecoder:
         return self._along(graphs, tokens, vertices, alpha)
 
     def _along(
-        self, graphs: Graphs, tokens: Sequence[Tokens], vertices: Sequence[Sequence[int]], alpha: float
+        self, graphs: TokenGraphs, tokens: Sequence[Tokens], vertices: Sequence[Sequence[int]], alpha: float
     ) -> list[NATHypothesis]:
         """Return hypotheses whose tokens are at given vertices."""
         hypotheses = []
@@ -130,7 +130,7 @@ class GraphDecoder:
             hypotheses.append(self._hypothesis(predicted, log_probs.tolist(), path[1:], length, alpha))
         return hypotheses
 
-    def score(self, graphs: Graphs, targets: Sequence[Tokens], alpha: float) -> list[TokenHypothesis]:
+    def score(self, graphs: TokenGraphs, targets: Sequence[Tokens], alpha: float) -> list[TokenHypothesis]:
         """Score translations by the sum over all of their paths; the tokens are at the vertices of the best one."""
         padded, counts = self._pad(targets, graphs.log_probs.device)
         emissions = graphs.log_probs.gather(2, padded[:, None].expand(-1, graphs.log_probs.shape[1], -1))
@@ -145,10 +145,12 @@ class GraphDecoder:
             for one, target, total in zip(found, targets, totals, strict=True)
         ]
 
-    def search(self, graphs: Graphs, sources: Sequence[Tokens], settings: NATSettings) -> list[list[TokenHypothesis]]:
+    def search(
+        self, graphs: TokenGraphs, sources: Sequence[Tokens], settings: NATSettings
+    ) -> list[list[TokenHypothesis]]:
         """Return the translations of beam search, best first; their tokens are at the vertices of the best path."""
         count = settings.beam if settings.rerank else settings.n_best
-        found = search(GraphStepper(graphs, self.config), sources, settings.graph_search(count))
+        found = search(TokenGraphStepper(graphs, self.config), sources, settings.graph_search(count))
         rows = [row for row, best in enumerate(found) for _ in best]
         aligned = iter(self.score(graphs.select(rows), [one.tokens for best in found for one in best], settings.alpha))
         return [[replace(next(aligned), score=one.score) for one in best] for best in found]
@@ -162,7 +164,7 @@ class GraphDecoder:
 
 
 @dataclass
-class GraphState:
+class TokenGraphState:
     """State of beam search on graphs, with probabilities, R rows of K hypotheses each."""
 
     probs: Tensor  # of all tokens at each inner vertex, zeros elsewhere, (R, L, V)
@@ -171,7 +173,7 @@ class GraphState:
     next: Tensor | None  # probability of each vertex to be the next one of a hypothesis, (R, K, L); None at the start
     beam_width: int
 
-    def select(self, rows: Tensor) -> "GraphState":
+    def select(self, rows: Tensor) -> "TokenGraphState":
         """Return the state of the given hypotheses; a row keeps all of its K hypotheses or none."""
         assert self.next is not None
         K, L = self.next.shape[1:]
@@ -179,16 +181,16 @@ class GraphState:
         if len(following) == len(self.next):
             return replace(self, next=following)
         kept = rows[::K] // K
-        return GraphState(self.probs[kept], self.transitions[kept], self.last[kept], following, K)
+        return TokenGraphState(self.probs[kept], self.transitions[kept], self.last[kept], following, K)
 
     def coverage_penalties(self) -> Tensor:
         return self.probs.new_zeros(len(self.probs) * self.beam_width)
 
 
-class GraphStepper:
+class TokenGraphStepper:
     """Decodes predicted graphs token by token; the probability of a token is a sum over all paths of the hypothesis."""
 
-    def __init__(self, graphs: Graphs, config: NATransformerConfig) -> None:
+    def __init__(self, graphs: TokenGraphs, config: NATransformerConfig) -> None:
         self.graphs = graphs
         self.bos, self.eos = config.bos, config.eos
         self.max_length: int | None = None
@@ -197,15 +199,15 @@ class GraphStepper:
     def device(self) -> torch.device:
         return self.graphs.log_probs.device
 
-    def start(self, sources: Sequence[Tokens], beam_width: int) -> GraphState:
+    def start(self, sources: Sequence[Tokens], beam_width: int) -> TokenGraphState:
         """Return the state of the graphs, which were predicted for these sources."""
         lengths, vertices = self.graphs.lengths_tensor(), torch.arange(self.graphs.transitions.shape[1])
         vertices = vertices.to(self.device)
         inner = (vertices > 0) & (vertices < lengths[:, None] - 1)
         probs = self.graphs.log_probs.exp() * inner[..., None]
-        return GraphState(probs, self.graphs.transitions.exp(), lengths - 1, None, beam_width)
+        return TokenGraphState(probs, self.graphs.transitions.exp(), lengths - 1, None, beam_width)
 
-    def step(self, tokens: Tensor, state: GraphState) -> Tensor:
+    def step(self, tokens: Tensor, state: TokenGraphState) -> Tensor:
         """Append a token to each hypothesis, (R · K,); return the log-probabilities of the next, (R · K, V)."""
         K = state.beam_width
         if state.next is None:  # at the first vertex

@@ -21,7 +21,7 @@ from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ctc import CTCDecoder
-from regard.decoding.dag import GraphDecoder, Graphs, Paths
+from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
 from regard.decoding.mask_predict import NATOutput, active_iterations, log_probs_of, mask_predict, token_log_probs
@@ -67,7 +67,7 @@ class NATGenerator:
 
     def __init__(self, model: NATransformer) -> None:
         self.model, self.config = model, model.config
-        self.ctc, self.graphs = CTCDecoder(model.config), GraphDecoder(model.config)
+        self.ctc, self.graphs = CTCDecoder(model.config), TokenGraphDecoder(model.config)
         self._captured: CapturedNAT | None = None
 
     @property
@@ -245,11 +245,11 @@ class NATGenerator:
         layouts = targets.layout, targets.source_layout
         return token_log_probs(self.model, targets.encoder_output, *layouts, decoder_input)
 
-    def _predict_graphs(self, targets: NATTargets) -> Graphs:
+    def _predict_graphs(self, targets: NATTargets) -> TokenGraphs:
         """Return the graphs that one decoder pass predicts."""
         x = self.model.decode(targets.masked, targets.encoder_output, targets.layout, targets.source_layout)
         lengths = torch.tensor(targets.lengths, device=self.device)
-        return Graphs(log_probs_of(self.model, x), self.model.transitions(x, lengths), targets.lengths)
+        return TokenGraphs(log_probs_of(self.model, x), self.model.transitions(x, lengths), targets.lengths)
 
     # Length classifier and END
 
