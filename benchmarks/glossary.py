@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from harness import environment, save_result
 
 from regard.data.text.glossary import Glossary, find_kept, find_target
+from regard.data.text.inflection import is_form_of
 from regard.data.text.readers import Pair, read_pairs
 from regard.decoding.config import SearchSettings
 from regard.evaluation.metrics import bleu
@@ -140,10 +141,7 @@ def choose_terms(corpus: Corpus) -> Glossary:
     frequent = {word for word, _ in counts.most_common(FREQUENT_WORDS)}
     in_test = Counter(word for pair in corpus.test for word in set(split_words(pair.source)))
     candidates = {word for word in in_test if counts[word] >= MIN_COUNT and word not in frequent}
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, present in enumerate(words):
-        for word in present & candidates:
-            rows[word].append(row)
+    rows = find_rows(words, candidates, corpus.source)
     totals = Counter(part for pair in corpus.train for part in split_target(pair.target, corpus.target))
     terms: dict[str, str] = {}  # source word by translation
     for word in sorted(candidates, key=lambda word: (-in_test[word], word)):
@@ -161,6 +159,21 @@ def choose_terms(corpus: Corpus) -> Glossary:
             used = any(one.find(s, corpus.source) and find_target(t, target) for s, t in corpus.test)
             terms |= {target: word} if used else {}
     return Glossary([(word, target) for target, word in terms.items()])
+
+
+def find_rows(texts: Sequence[set[str]], candidates: set[str], language: str) -> dict[str, list[int]]:
+    """Return the texts in which each candidate occurs, also in inflected forms, as a glossary finds them."""
+    by_start: dict[str, list[str]] = defaultdict(list)
+    for candidate in candidates:
+        by_start[candidate[:2]].append(candidate)
+    terms: dict[str, list[str]] = {}
+    for word in set(chain.from_iterable(texts)):
+        terms[word] = [term for term in by_start[word[:2]] if is_form_of(word, term, language)]
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, words in enumerate(texts):
+        for term in {term for word in words for term in terms[word]}:
+            rows[term].append(row)
+    return rows
 
 
 def split_words(text: str) -> list[str]:

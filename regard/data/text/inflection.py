@@ -12,16 +12,17 @@ UNSPACED = (
 WORD = rf"(?:[^\W{UNSPACED}]|[\u0300-\u036f\u0900-\u0963\u0966-\u0dff])"
 """A character of a word in a script with spaces, as a regular expression; combining marks belong to words."""
 
-ENDINGS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "en": (("", "s", "es", "ed", "ing"), ("e", "es", "ed", "ing"), ("y", "ies", "ied", "ying")),
-    "de": (("", "e", "en", "er", "es", "em", "n", "s", "ern", "ens", "nen", "t", "st", "te", "ten"),),
-    "fr": (("", "s", "x", "e", "es"), ("al", "aux"), ("er", "e", "es", "ent", "ee", "ees", "ant", "ez")),
-    "es": (("", "s", "es"), ("o", "a", "os", "as"), ("z", "ces")),
-    "it": (("o", "a", "i", "e"), ("io", "i"), ("ca", "che"), ("ga", "ghe")),
-    "pt": (("", "s", "es"), ("o", "a", "os", "as"), ("ao", "oes", "aes"), ("l", "is"), ("m", "ns")),
-    "nl": (("", "s", "e", "en", "n"),),
+_GERMAN = ("e", "en", "er", "es", "em", "n", "s", "ern", "ens", "nen", "t", "st", "te", "ten")
+ENDINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "en": {"": ("s", "es", "ed", "ing"), "e": ("es", "ed", "ing"), "y": ("ies", "ied", "ying")},
+    "de": {"": _GERMAN, "e": _GERMAN, "en": _GERMAN, "n": _GERMAN},
+    "fr": {"": ("s", "x", "e", "es"), "al": ("aux",), "er": ("e", "es", "ent", "ee", "ees", "ant", "ez")},
+    "es": {"": ("s", "es"), "o": ("a", "os", "as"), "z": ("ces",)},
+    "it": {"o": ("a", "i", "e"), "a": ("e",), "e": ("i",), "io": ("i",), "ca": ("che",), "ga": ("ghe",)},
+    "pt": {"": ("s", "es"), "o": ("a", "os", "as"), "ao": ("oes", "aes"), "l": ("is",), "m": ("ns",)},
+    "nl": {"": ("s", "e", "en", "n")},
 }
-"""Endings by language: two words are forms of one word if they have a stem and two endings of one group."""
+"""Endings of inflected forms by language and by the ending of the base form, which they replace."""
 MIN_STEM, MIN_GENERIC_STEM = 3, 4
 GENERIC_ENDING = 3
 """Maximum number of letters of an ending in a language without a list."""
@@ -31,9 +32,10 @@ def is_form_of(word: str, term: str, language: str) -> bool:
     """Return whether a word of a text is the given word of a term, or an inflected form of it.
 
     Both are compared without regard to case, except that a term in capital letters, such as "IT", is compared with it.
-    In inflected forms, diacritics are ignored, as in Apfel and Äpfel. A stem has at least three letters and more
-    letters than either ending. In languages without a list of endings, an ending has at most three letters, and a stem
-    at least four and two more than either ending.
+    In inflected forms, diacritics are ignored, as in Apfel and Äpfel. The word has the stem of the term, of at least
+    three letters and more letters than either ending, and an ending of `ENDINGS`. A term that is inflected itself, such
+    as "books", does not match its base form. In languages without a list of endings, any ending of at most three
+    letters matches, and a stem has at least four letters and two more than either ending.
     """
     acronym = len(term) > 1 and term.isupper()
     if (word == term) if acronym else (word.casefold() == term.casefold()):
@@ -41,16 +43,16 @@ def is_form_of(word: str, term: str, language: str) -> bool:
     if acronym:
         return word == f"{term}s"
     one, other = fold(word), fold(term)
-    longest = _common_prefix(one, other)
-    groups = ENDINGS.get(language)
-    if groups is None:
+    differing = (length for length, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    longest = next(differing, min(len(one), len(other)))
+    endings = ENDINGS.get(language)
+    if endings is None:
         ending = max(len(one), len(other)) - longest
         return ending <= GENERIC_ENDING and longest >= max(MIN_GENERIC_STEM, ending + 2) and one.isalpha()
-    for length in range(longest, MIN_STEM - 1, -1):
-        endings = one[length:], other[length:]
-        if length > max(map(len, endings)) and any(all(one in group for one in endings) for group in groups):
-            return True
-    return False
+    return one == other or any(
+        length > max(len(one), len(other)) - length and one[length:] in endings.get(other[length:], ())
+        for length in range(longest, MIN_STEM - 1, -1)
+    )
 
 
 @lru_cache(maxsize=2**14)
@@ -63,10 +65,3 @@ def fold(word: str) -> str:
 def is_word_character(character: str) -> bool:
     """Return whether a character continues a word in a script with spaces between words."""
     return re.match(WORD, character) is not None
-
-
-def _common_prefix(one: str, other: str) -> int:
-    length = 0
-    while length < min(len(one), len(other)) and one[length] == other[length]:
-        length += 1
-    return length

@@ -22,10 +22,12 @@ def found(terms: dict[str, str], text: str, language: str = "en") -> list[tuple[
         ("en", "queries", "query"),
         ("en", "classes", "class"),
         ("en", "caching", "cache"),
-        ("en", "dependency", "dependencies"),
+        ("en", "dependencies", "dependency"),
         ("en", "APIs", "API"),
         ("de", "Häuser", "Haus"),
         ("de", "europäischen", "europäisch"),
+        ("de", "macht", "machen"),
+        ("de", "Äpfel", "Apfel"),
         ("fr", "chevaux", "cheval"),
         ("es", "capaces", "capaz"),
         ("ru", "модулем", "модуль"),
@@ -38,6 +40,9 @@ def test_inflected_forms_are_recognised(language: str, word: str, term: str) -> 
 @pytest.mark.parametrize(
     ("language", "word", "term"),
     [
+        ("en", "book", "books"),
+        ("en", "write", "writes"),
+        ("de", "Haus", "Häuser"),
         ("en", "listen", "list"),
         ("en", "filter", "file"),
         ("en", "it", "IT"),
