@@ -246,7 +246,7 @@ class Translator:
         snapshots: bool = False,
         first: int = 1,
         split: bool = True,
-        glossary: Glossary | Sequence[Glossary | None] | None = None,
+        glossary: GlossaryLike | Sequence[GlossaryLike | None] | None = None,
         confidence: bool = False,
         flags: bool = False,
     ) -> list[list[Hypothesis]]:
@@ -294,7 +294,9 @@ class Translator:
             replace(distinct[one], source=source, prefix=() if i else distinct[one].prefix)
             for source, one, (_, i) in zip(sources, of_sentences, positions, strict=True)
         ]
-        glossaries = one_for_each(self.glossary if glossary is None else glossary, len(texts), "glossary")
+        shared = glossary if isinstance(glossary, list | tuple) else to_glossary(cast("GlossaryLike | None", glossary))
+        each = one_for_each(self.glossary if shared is None else shared, len(texts), "glossary")
+        glossaries = [to_glossary(one) for one in each]
         of_these = [glossaries[number - first] for number, _ in positions]
         options = alignments, trees, snapshots
         search = self._search_with_terms if self.memory is None else self._search_with_memory

@@ -63,6 +63,12 @@ def test_call_overrides_the_glossary_of_the_translator(trained_run: Path, tmp_pa
     assert translator("I love apples", glossary={}) == "我喜欢苹果"
 
 
+def test_hypotheses_take_terms_in_any_form_for_all_texts_or_for_each(translator: Translator) -> None:
+    texts, terms = ["I love apples", "I love apples"], {"apples": "书"}
+    for given, expected in ((terms, ["我喜欢书", "我喜欢书"]), ([terms, None], ["我喜欢书", "我喜欢苹果"])):
+        assert [best.text for best, *_ in translator.hypotheses(texts, glossary=given)] == expected
+
+
 def test_terms_of_all_sentences_are_reported(translator: Translator) -> None:
     (best,) = translator("I love apples. You love tea.", glossary={"apple": "苹果", "tea": "不"}, n_best=1)
     assert [use.target for use in best.terms] == ["苹果", "不"]
