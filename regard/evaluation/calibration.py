@@ -36,7 +36,13 @@ MIN_SENTENCES = 20
 """Fewer sentences cannot be divided into a fit and an evaluation."""
 CHUNK = 64
 """Number of sentences whose agreement is computed at once."""
-PENALTY, ITERATIONS = 3.0, 25
+PENALTY, ITERATIONS = 3.0, 50
+TOKEN_PRIOR = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+SENTENCE_PRIOR = (3.0, 1.0, 12.0, 0.0, 0.0, -3.0)
+"""Weights of the features, which those of a fit are drawn to.
+
+Without them, confidence would not depend on the translation if all validation sentences are right.
+"""
 
 
 def calibrate(hypotheses: Sequence[Hypothesis], references: Sequence[Tokens], texts: Sequence[str]) -> Calibration:
@@ -69,14 +75,14 @@ def calibrate(hypotheses: Sequence[Hypothesis], references: Sequence[Tokens], te
     fold = np.arange(len(hypotheses)) % FOLDS
     token_fold = np.repeat(fold, [len(one) for one in right])
     return Calibration(
-        tokens=fit_logistic(tokens, right_tokens),
-        sentences=fit_logistic(sentences, labels),
+        tokens=fit_logistic(tokens, right_tokens, TOKEN_PRIOR),
+        sentences=fit_logistic(sentences, labels, SENTENCE_PRIOR),
         names=learn_copied_words([one.source for one in hypotheses], texts),
         error=CalibrationError(
             sentences=len(hypotheses),
             tokens=len(right_tokens),
-            sentence_ece=calibration_error(_cross_validate(sentences, labels, fold), labels),
-            token_ece=calibration_error(_cross_validate(tokens, right_tokens, token_fold), right_tokens),
+            sentence_ece=calibration_error(_cross_validate(sentences, labels, SENTENCE_PRIOR, fold), labels),
+            token_ece=calibration_error(_cross_validate(tokens, right_tokens, TOKEN_PRIOR, token_fold), right_tokens),
             right_sentences=float(labels.mean()),
             right_tokens=float(right_tokens.mean()) if len(right_tokens) else 0.0,
         ),
@@ -153,22 +159,26 @@ def _common_tokens(translations: npt.NDArray[np.int64], references: npt.NDArray[
     return marked
 
 
-def fit_logistic(features: Doubles, labels: Bools) -> LogisticModel:
-    """Fit logistic regression to features (N, F) and labels (N,), with Platt's prior counts and an L2 penalty."""
+def fit_logistic(features: Doubles, labels: Bools, prior: Sequence[float]) -> LogisticModel:
+    """Fit logistic regression to features (N, F) and labels (N,), with Platt's prior counts.
+
+    An L2 penalty draws the weights to those of `prior` (F,).
+    """
     if not len(labels):
-        width = features.shape[1]
-        return LogisticModel(mean=(0.0,) * width, scale=(1.0,) * width, weights=(0.0,) * width, bias=0.0)
+        width = len(prior)
+        return LogisticModel(mean=(0.0,) * width, scale=(1.0,) * width, weights=tuple(prior), bias=0.0)
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-6] = 1.0
     inputs = np.concatenate(((features - mean) / scale, np.ones((len(features), 1))), 1)
     positive = int(labels.sum())
     targets = np.where(labels, (positive + 1) / (positive + 2), 1 / (len(labels) - positive + 2))
-    penalty = np.diag([*[PENALTY] * features.shape[1], 1e-6])
+    penalty = np.diag([*[PENALTY] * len(prior), 1e-6])
+    usual = np.append(np.array(prior) * scale, 0.0)
     weights = np.zeros(inputs.shape[1])
     for _ in range(ITERATIONS):
         predicted = 1 / (1 + np.exp(-(inputs @ weights).clip(-30, 30)))
         curvature = (inputs * (predicted * (1 - predicted) + 1e-9)[:, None]).T @ inputs + penalty
-        step = np.linalg.solve(curvature, inputs.T @ (targets - predicted) - penalty @ weights)
+        step = np.linalg.solve(curvature, inputs.T @ (targets - predicted) - penalty @ (weights - usual))
         weights += step * min(1.0, 4 / max(1e-9, float(np.abs(step).max())))
         if np.abs(step).max() < 1e-8:
             break
@@ -198,10 +208,10 @@ def reliability(confidences: Doubles, labels: Bools, bins: int = BINS) -> Iterat
             yield int(chosen.sum()), float(confidences[chosen].mean()), float(labels[chosen].mean())
 
 
-def _cross_validate(features: Doubles, labels: Bools, fold: npt.NDArray[np.int64]) -> Doubles:
+def _cross_validate(features: Doubles, labels: Bools, prior: Sequence[float], fold: npt.NDArray[np.int64]) -> Doubles:
     """Return the prediction of each sample by a fit to the other folds, (N,)."""
     predicted = np.zeros(len(labels))
     for number in range(FOLDS):
         held_out = fold == number
-        predicted[held_out] = fit_logistic(features[~held_out], labels[~held_out])(features[held_out])
+        predicted[held_out] = fit_logistic(features[~held_out], labels[~held_out], prior)(features[held_out])
     return predicted

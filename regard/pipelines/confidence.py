@@ -34,6 +34,8 @@ LOWEST = -12.0
 """Log-probabilities are clipped to this value, because values below do not differ in meaning."""
 DIGITS = 4
 """Digits of confidences; those after them depend on the other sentences of the batch."""
+MAX_LOG_ODDS = 9.0
+"""Confidences are between 0.0001 and 0.9999."""
 MAX_WORDS = 1000
 TOKEN_FEATURES = ("log-odds", "log-probability", "previous", "next", "mean of the sentence", "lowest of the sentence")
 SENTENCE_FEATURES = ("mean", "lowest", "mean probability", "length", "length ratio", "squared length ratio")
@@ -63,7 +65,7 @@ class LogisticModel(Settings):
         """Return the probability of each row of features, (N, F) → (N,)."""
         mean, scale, weights = self._arrays
         log_odds: Doubles = ((features - mean) / scale) @ weights + self.bias
-        probabilities: Doubles = 1 / (1 + np.exp(-log_odds.clip(-30, 30)))
+        probabilities: Doubles = 1 / (1 + np.exp(-log_odds.clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
         return probabilities
 
 

@@ -52,7 +52,7 @@ def test_fit_recovers_probabilities_and_is_calibrated() -> None:
     features = rng.normal(size=(20_000, 2)) * (1.0, 10.0) + (0.0, 5.0)
     probabilities = 1 / (1 + np.exp(-(1.5 * features[:, 0] - 0.2 * (features[:, 1] - 5))))
     labels = rng.random(len(features)) < probabilities
-    predicted = fit_logistic(features[:10_000], labels[:10_000])(features[10_000:])
+    predicted = fit_logistic(features[:10_000], labels[:10_000], (0.0, 0.0))(features[10_000:])
     assert np.abs(predicted - probabilities[10_000:]).mean() < 0.02
     assert calibration_error(predicted, labels[10_000:]) < 0.02
 
@@ -60,8 +60,18 @@ def test_fit_recovers_probabilities_and_is_calibrated() -> None:
 @pytest.mark.parametrize("value", [True, False])
 def test_fit_to_equal_labels_stays_below_certainty(value: bool) -> None:
     features = np.random.default_rng(0).normal(size=(100, 2))
-    predicted = fit_logistic(features, np.full(100, value))(features)
+    predicted = fit_logistic(features, np.full(100, value), (0.0, 0.0))(features)
     assert ((predicted > 0.9) & (predicted < 1) if value else (predicted < 0.1) & (predicted > 0)).all()
+
+
+def test_prior_decides_what_the_data_does_not() -> None:
+    """If all sentences of a fit are right, a sentence with far lower probabilities has a lower confidence."""
+    usual, unlike = np.full((100, 1), -0.1) + np.random.default_rng(0).normal(size=(100, 1)) * 0.02, np.array([[-3.0]])
+    fitted = fit_logistic(usual, np.full(100, True), (4.0,))
+    assert fitted(usual).min() > 0.9 and fitted(unlike)[0] < 0.1
+    labels = np.random.default_rng(1).random(5000) < 0.5  # data that contradicts the prior
+    many = np.random.default_rng(2).normal(size=(5000, 1))
+    assert abs(fit_logistic(many, labels, (4.0,)).weights[0]) < 0.1
 
 
 def test_calibration_error_is_the_distance_of_confidence_and_accuracy() -> None:
