@@ -12,6 +12,7 @@ import tomllib
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,12 +107,16 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
+@cache
+def group() -> Any:
+    return typer.main.get_command(app)
+
+
 def parse(words: list[str]) -> None:
     """Parse a command line without running the command; raise an error if it is invalid."""
-    group = typer.main.get_command(app)
-    if words and words[0] in group.commands:
+    if words and words[0] in group().commands:
         if "--help" not in words:
-            group.commands[words[0]].make_context(words[0], words[1:])
+            group().commands[words[0]].make_context(words[0], words[1:])
     else:
         assert not words or words[0] in ("--help", "--version"), f"no command {words[0]}"
 
@@ -247,6 +252,15 @@ def test_invalid_commands_are_detected() -> None:
     for words in invalid:
         with pytest.raises(Exception, match=r"trian|--baem"):
             parse(words)
+
+
+@pytest.mark.parametrize("page", [*PAGES, README.with_name("CHANGELOG.md")], ids=page_name)
+def test_commands_in_sentences_exist(page: Path) -> None:
+    """A sentence names a command with some of its options, such as `regard serve --keys`."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    for name, rest in re.findall(r"`regard ([a-z]+)([^`]*)`", text):
+        known = [option for one in group().commands[name].params for option in (*one.opts, *one.secondary_opts)]
+        assert set(re.findall(r"(?<![\w-])--[\w-]+", rest)) <= {*known, "--help"}, name
 
 
 LINKING_PAGES = [*PAGES, *(README.with_name(f"{name}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]

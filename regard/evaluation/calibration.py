@@ -118,7 +118,7 @@ def agrees(common: int, length: int, reference_length: int) -> bool:
 def find_agreement(translations: Sequence[Tokens], references: Sequence[Tokens]) -> list[Bools]:
     """Mark the tokens of each translation that belong to the longest common subsequence with its reference.
 
-    Example:
+    Examples:
         >>> find_agreement([[5, 6, 7]], [[5, 7, 8]])
         [array([ True, False,  True])]
     """
@@ -189,7 +189,7 @@ def fit_logistic(features: Doubles, labels: Bools, prior: Sequence[float]) -> Lo
 def calibration_error(confidences: Doubles, labels: Bools, bins: int = BINS) -> float:
     """Return the expected calibration error: the mean distance of confidence and accuracy over bins of equal width.
 
-    Example:
+    Examples:
         >>> calibration_error(np.array([0.9, 0.9]), np.array([True, False]))
         0.4
     """

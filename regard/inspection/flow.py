@@ -92,7 +92,7 @@ def record_flow(model: nn.Module) -> Iterator[Flow]:
 
     The results of the model do not change. Fused blocks are replaced by plain ones while the flow is recorded.
 
-    Example:
+    Examples:
         >>> import torch, regard
         >>> model = regard.ViT(regard.ViTConfig.micro(classes=10)).eval()
         >>> with record_flow(model) as flow, torch.no_grad():

@@ -26,7 +26,7 @@ def look(
     The page holds everything it needs, so it works offline, in Jupyter and in VS Code, and in a notebook converted to
     HTML. `scene.translation` is the translation, and `regard.inspection.output.save_scene` writes the scene to a file.
 
-    Example:
+    Examples:
         ```python
         translator = regard.Translator.load("runs/demo")
         regard.look(translator, "I love apples", why="喜欢", contrast="爱")

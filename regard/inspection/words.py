@@ -16,7 +16,7 @@ def continues_word(tokens: Sequence[str]) -> list[bool]:
     Args:
         tokens: Tokens of a tokenizer, in which a word starts with "▁".
 
-    Example:
+    Examples:
         >>> continues_word(["▁un", "seen", "▁words", "."])
         [False, True, False, False]
     """

@@ -94,7 +94,7 @@ class CalibrationError(Settings):
 class Calibration(Settings):
     """Converts log-probabilities to confidences.
 
-    Example:
+    Examples:
         >>> translator = regard.Translator.load("runs/demo")
         >>> [[hypothesis]] = translator.hypotheses(["I love apples"], confidence=True)
         >>> hypothesis.confidence, hypothesis.token_confidences
@@ -156,7 +156,7 @@ class Calibration(Settings):
 def token_features(log_probs: Sequence[float], count: int) -> Doubles:
     """Return the features of the tokens of a translation, (T, F); the log-probability of END may follow theirs.
 
-    Example:
+    Examples:
         >>> token_features([-0.1, -2.0, -0.2], 2).shape
         (2, 6)
     """

@@ -48,7 +48,7 @@ def find_flags(
         names: The words that a translation copies; by default, names are not checked.
         truncated: Whether the search stopped at the maximum length.
 
-    Example:
+    Examples:
         >>> find_flags("I have 42 apples.", "Ich habe Äpfel.")
         {'missing-number': '42'}
     """

@@ -24,7 +24,7 @@ class TranslationMemory:
 
     Sentences are compared without regard to white space. Of several translations of a sentence, the last one is used.
 
-    Example:
+    Examples:
         >>> memory = TranslationMemory([("I love apples", "我喜欢苹果")], threshold=0.7)
         >>> memory.find("I love  apples")
         [MemoryMatch(source='I love apples', target='我喜欢苹果', similarity=1.0)]

@@ -32,7 +32,7 @@ _ROUND = {
 def spellings(number: int) -> tuple[str, ...]:
     """Return how a number is written in words, without inflection; empty for large numbers.
 
-    Example:
+    Examples:
         >>> spellings(25)
         ('twenty-five', 'twenty five', 'fünfundzwanzig')
     """

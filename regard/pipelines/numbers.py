@@ -30,7 +30,7 @@ _FRACTIONS = {"30": _HALF, "15": _QUARTER, "45": _QUARTER}
 def missing_numbers(source: str, translation: str) -> list[str]:
     """Return the numbers of the source, as written there, that do not occur in the translation.
 
-    Example:
+    Examples:
         >>> missing_numbers("1,000 people in 3 cities", "1.000 Menschen in drei Städten")
         []
         >>> missing_numbers("Call 555 now.", "Ruf jetzt an.")

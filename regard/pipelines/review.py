@@ -16,7 +16,7 @@ HEADER = ("line", "confidence", "flags", "source", "translation")
 def needs_review(hypothesis: Hypothesis, threshold: float) -> bool:
     """Return whether the confidence of a translation is below the threshold, or it has flags.
 
-    Example:
+    Examples:
         >>> needs_review(Hypothesis("Hallo", -0.1, confidence=0.9, flags={}), 0.4)
         False
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
+from tests.data.documents.office import letter_docx
 from tests.images import COLOURS, paint
 from tests.serving.server_process import ServerProcess
 from tests.test_package import BLOCK, PAGES, commands, page_name
@@ -26,7 +27,7 @@ REQUESTS = [
 
 def test_every_page_with_requests_is_found() -> None:
     found = {parameter.id.partition(": ")[0] for parameter in REQUESTS if parameter.id}
-    pages = ("serving", "guides/photographs", "guides/confidence")
+    pages = ("serving", *(f"guides/{name}" for name in ("confidence", "documents", "photographs")))
     assert found == {f"docs/{folder}{page}.md" for page in pages for folder in ("", "zh/")}
 
 
@@ -37,6 +38,7 @@ def test_request_of_a_page_has_the_documented_response(
     monkeypatch.chdir(tmp_path)
     Path("news.en").write_text("I love apples\nYou see dogs\n", "utf-8")
     shutil.copy(next(paint(Path("photos"), 1, 1, classes={"red": COLOURS["red"]}).rglob("*.png")), "holiday.jpg")
+    Path("letter.docx").write_bytes(letter_docx())
     line = line.replace(ADDRESS, server.url)
     if line.startswith("curl "):
         if shutil.which("curl") is None:

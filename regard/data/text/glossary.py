@@ -54,7 +54,7 @@ class _Unit(NamedTuple):
 class Glossary:
     """Terms with their translations, for `regard translate --glossary` and `Translator`.
 
-    Example:
+    Examples:
         >>> glossary = Glossary([("file descriptor", "文件描述符"), ("file", "文件")])
         >>> [match.term.target for match in glossary.find("Files have file descriptors.", "en")]
         ['文件', '文件描述符']

@@ -26,7 +26,7 @@ class SourceLanguageCheck:
     Args:
         code: Code of the language, such as "en"; texts in an unknown language are all accepted.
 
-    Example:
+    Examples:
         >>> SourceLanguageCheck("en").find_other("我喜欢苹果")
         'zh'
     """

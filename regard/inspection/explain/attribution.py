@@ -124,7 +124,7 @@ def attribute_word(
 
     Every attribution is computed by itself, so it is the same alone and among others.
 
-    Example:
+    Examples:
         ```python
         print(attribute_word(translator, "I love apples", "喜欢", contrast="爱"))
         ```

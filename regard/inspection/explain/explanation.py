@@ -76,7 +76,7 @@ def explain(
 ) -> Explanation:
     """Explain a word of a translation: why this word, and with `contrast`, why not that one.
 
-    Example:
+    Examples:
         ```python
         print(explain(translator, "I love apples", "喜欢", contrast="爱", against="I buy apples"))
         ```

@@ -44,7 +44,7 @@ class Cleaner:
     Attributes:
         report: Counts and examples, complete when all pairs were yielded.
 
-    Example:
+    Examples:
         >>> from regard.data.builtin.corpus import load_pairs
         >>> from regard.data.text.readers import PairRecord
         >>> records = [PairRecord(pair, "demo", line) for line, pair in enumerate(load_pairs("train", 50), 1)]
