@@ -31,9 +31,6 @@ from reports import (
 )
 from reports.results import Writer, of, of_all
 
-from regard.models.swin import SwinConfig
-from regard.models.vit import ViTConfig
-
 ROOT = Path(__file__).parent.parent
 TRANSLATION = of_all(["multi30k-captured-seed*", "multi30k-en-de-seed*"], translation.write_multi30k)
 MULTI30K = ["multi30k-captured-seed*", "multi30k/*"]
@@ -77,13 +74,12 @@ PAGES: dict[str, dict[str, Writer]] = {
         "training": of("cleaning-gpu", cleaning.write_training, otherwise=""),
     },
     "docs/classification.md": {
-        "settings of classification": settings.write_classification,
         "recipes": of_all([f"vision-{name}" for name in vision.RECIPES], vision.write_recipes, otherwise=""),
     },
     "docs/croco.md": {"proof": of("croco", croco.write_croco, otherwise="")},
     "docs/decoding-speed.md": {
         "decoding": of("decoding-cpu", decoding.write_cpu),
-        "engines on a CPU": of("engines", decoding.write_engine_ratios),
+        "engines": of("engines", decoding.write_engines),
         "speeds": of("decoding-gpu", decoding.write_gpu_speeds),
         "same sentences": of("decoding-gpu", decoding.write_gpu_equality),
         "profile": of("decoding-gpu", decoding.write_gpu_profile),
@@ -92,7 +88,6 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/guides/confidence.md": of_confidence("en"),
     "docs/zh/guides/confidence.md": of_confidence("zh"),
     "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
-    "docs/settings.md": {"settings": settings.write_translation},
     "docs/images.md": {
         "images": settings.write_images,
         "augmentation": settings.write_augmentation,
@@ -106,7 +101,6 @@ PAGES: dict[str, dict[str, Writer]] = {
     },
     "docs/quantisation.md": {
         "quantisation": of("quantisation", decoding.write_quantisation),
-        "engines": of("engines", decoding.write_engines),
     },
     "docs/serving.md": {"serving": of("serving", serving.write_serving)},
     "docs/objectives.md": {
@@ -125,8 +119,6 @@ PAGES: dict[str, dict[str, Writer]] = {
         "cpu": of("training-cpu", training.write_cpu),
     },
     "docs/vision.md": {
-        "settings of vit": partial(settings.write_image_model, ViTConfig),
-        "settings of swin": partial(settings.write_image_model, SwinConfig),
         "speed": of("vision-speed-gpu", vision.write_speed),
     },
 }

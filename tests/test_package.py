@@ -23,7 +23,6 @@ import regard
 import regard.serving.app  # imported here, so that the tests of the reference take little time
 from regard.cli import app
 from regard.errors import UserError
-from regard.models.folder import MODELS
 from regard.training.tasks.registry import load_recipe
 from tests.extensions import extensions as extensions
 from tools.reference_pages import PAGES as REFERENCE_PAGES
@@ -297,28 +296,6 @@ def test_external_links_are_ignored() -> None:
     assert links("![a](b.svg) [c](https://d.e/f) [g](../h.md#i) [j](mailto:k@l.m)") == ["b.svg", "../h.md#i"]
 
 
-def test_documented_settings_exist() -> None:
-    page = (DOCS / "settings.md").read_text("utf-8")
-    (table,) = re.findall(r"<!-- settings -->\n(.*?)<!-- /settings -->", page, re.S)
-    keys = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
-    assert len(keys) == len(table.splitlines()) - 2
-    assert {"init.from", "optim.lr", "model.preset"} <= set(keys)
-    assert [key for key in keys if not is_known(key)] == []
-
-
-@pytest.mark.parametrize("kind", ["vit", "swin"])
-def test_documented_defaults_of_vision_models_are_current(kind: str) -> None:
-    text = (DOCS / "vision.md").read_text("utf-8")
-    (table,) = re.findall(rf"<!-- settings of {kind} -->\n(.*?)<!-- /settings of {kind} -->", text, re.S)
-    config = MODELS[kind].config_type()
-    defaults = config.parse({}, kind).model_dump(mode="json")
-    rows = [
-        f"| `model.{name}` | `{json.dumps(defaults[name])}` | {field.description or ''} |"
-        for name, field in config.model_fields.items()
-    ]
-    assert table.splitlines()[2:] == rows
-
-
 @pytest.mark.parametrize("key", ["init.folder", "model.hights", "data.corpora.wieght", "optm.lr"])
 def test_unknown_settings_are_detected(key: str) -> None:
     assert not is_known(key)
@@ -448,10 +425,10 @@ def test_generated_page_is_current(name: str) -> None:
 def test_ranges_are_stated() -> None:
     text = (DOCS / "reference" / "settings.md").read_text("utf-8")
     for row in (
-        "| `beam` | `null` | integer ≥ 1, ≤ 1,000 | beam width, 5 by default; 1 is greedy search |",
-        "| `glancing_ratio` | `[0.5, 0.3]` | [number ≥ 0, < 1, number ≥ 0, < 1] |",
-        "| `layers` | `[2, 2, 6, 2]` | list of length ≥ 1, ≤ 8 of integer > 0, ≤ 1,000 |",
-        '| `schedule` | `"cosine"` | `noam`, `inverse-sqrt`, `cosine`, `constant` |',
+        "| `search.beam` | `null` | integer ≥ 1, ≤ 1,000 | beam width, 5 by default; 1 is greedy search |",
+        "| `objective.glancing_ratio` | `[0.5, 0.3]` | [number ≥ 0, < 1, number ≥ 0, < 1] |",
+        "| `model.layers` | `[2, 2, 6, 2]` | list of length ≥ 1, ≤ 8 of integer > 0, ≤ 1,000 |",
+        '| `optim.schedule` | `"cosine"` | `noam`, `inverse-sqrt`, `cosine`, `constant` |',
     ):
         assert row in text
     assert "| `api_key` | string of length ≤ 400 |" in (DOCS / "reference" / "http.md").read_text("utf-8")

@@ -72,7 +72,6 @@ TRANSLATORS = {
     "guides/explaining": "demo",
     "guides/cleaning": "",
     "guides/moving": "",
-    "guides/scaling-out": "",
     "images": "",
     "inspection": "demo",
     "monitoring": "base big demo",

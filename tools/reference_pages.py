@@ -60,32 +60,32 @@ def _parameter_row(parameter: Any, context: Any) -> str:
 
 
 def settings_page() -> str:
-    """One section per class of settings: the keys, their defaults and the values that they may have."""
+    """One section per group of settings: the keys, their defaults and the values that they may have."""
     lines = [
-        "# Values of all settings",
+        "# Settings",
         "",
-        "Generated from the classes of settings by `tools/reference_pages.py`. [Settings](../settings.md) and the "
-        "guides explain them. `model.preset` changes the defaults of a model.",
+        "A recipe is a YAML file with these groups and keys; `--set group.key=value` overrides a key on the command "
+        "line. The groups `model`, `objective` and `search` depend on the kind of model. `model.preset` sets defaults "
+        "of the other keys of a model: `tiny`, `small` (the default), `base` or `big` for translation, and the presets "
+        "of [ViT, Swin](../vision.md#models) and [CroCo](../croco.md#model).",
+        "",
+        "Generated from the program by `tools/reference_pages.py`.",
     ]
-    for settings, group in _settings().items():
-        schema = settings.model_json_schema()
-        lines += [
-            "",
-            f"## {settings.__name__}",
-            "",
-            f"{group}. {inspect.cleandoc(settings.__doc__ or '').splitlines()[0]}",
-        ]
+    for settings, (prefix, users) in _settings().items():
+        title = ": ".join(filter(None, (prefix.rstrip("."), ", ".join(users))))
+        summary = inspect.cleandoc(settings.__doc__ or "").splitlines()[0]
+        lines += ["", f"## {title}", "", f"`{settings.__name__}`: {summary}"]
         lines += ["", "| key | default | values | |", "| --- | --- | --- | --- |"]
-        for key, field in schema["properties"].items():
+        for key, field in settings.model_json_schema()["properties"].items():
             default = f"`{json.dumps(field['default'], ensure_ascii=False)}`" if "default" in field else ""
-            cells = (f"`{key}`", default, _type_name(field), field.get("description", ""))
+            cells = (f"`{prefix}{key}`", default, _type_name(field), field.get("description", ""))
             lines.append(f"| {' | '.join(_escape(cell) for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _settings() -> dict[type[Settings], str]:
-    """Return the classes of settings and where they are used."""
-    from regard.attention.kinds import KINDS
+def _settings() -> dict[type[Settings], tuple[str, list[str]]]:
+    """Return the classes of settings with the prefix of their keys, and the tasks, kinds or commands that use them."""
+    from regard.attention.kinds import KINDS, KindSettings
     from regard.config import _groups
     from regard.models.folder import MODELS
     from regard.serving.config import Limits
@@ -93,26 +93,29 @@ def _settings() -> dict[type[Settings], str]:
     from regard.training.objectives.registry import OBJECTIVES
     from regard.training.tasks.registry import TASKS
 
-    found: dict[type[Settings], str] = {}
+    found: dict[type[Settings], tuple[str, list[str]]] = {}
 
-    def add(settings: type[Settings], group: str) -> None:
-        found.setdefault(settings, group)
+    def add(settings: type[Settings], prefix: str, user: str) -> None:
+        if settings is KindSettings:  # each kind has a section
+            return
+        users = found.setdefault(settings, (prefix, []))[1]
+        if user not in users:
+            users.append(user)
         for name, field in settings.model_fields.items():
             for part in _groups(field):
-                add(part, f"Group `{name}` in {settings.__name__}")
+                add(part, f"{prefix}{name}.", user)
 
     for name, task in TASKS.items():
         for group, field in task.recipe_type.model_fields.items():
             for settings in _groups(field):
-                add(settings, f"Group `{group}` of recipes for {name}")
+                add(settings, f"{group}.", name)
     for kind, model in MODELS.items():
-        add(model.config_type(), f"Group `model` of recipes with `kind: {kind}`")
-    for kind, settings in KINDS.items():
-        add(settings, f"Group `attention` of a model with `kind: {kind}`")
-    for kind, settings in OBJECTIVES.items():
-        add(settings, f"Group `objective` with `kind: {kind}`")
-    add(Distillation, "Options of `regard distill`")
-    add(Limits, "Options of `regard serve`")
+        add(model.config_type(), "model.", kind)
+    for prefix, classes in (("model.attention.", KINDS), ("objective.", OBJECTIVES)):
+        for kind, settings in classes.items():
+            add(settings, prefix, kind)
+    add(Distillation, "", "regard distill")
+    add(Limits, "", "regard serve")
     return found
 
 

@@ -34,7 +34,6 @@ GROUPS = {
     "softmax and top-k of the logits": r"^scan$",
     "beam update": r"^advance$",
 }
-HUGGING_FACE = "Hugging Face float32"
 Size = tuple[int, int]
 
 
@@ -119,17 +118,6 @@ def write_engines(result: Result) -> str:
     return paragraphs(
         table(("engine", *map(_title, speeds), "equal tokens"), rows),
         f"{how}; {cite(result, 'transformers', 'ctranslate2')}.",
-    )
-
-
-def write_engine_ratios(result: Result) -> str:
-    """Speed of each engine relative to transformers."""
-    speeds = _by_size(result, "tokens_per_second", "engine")
-    engines = [name for name in dict.fromkeys(row["engine"] for row in result["rows"]) if name != HUGGING_FACE]
-    rows = ((name, *(f"{found[name] / found[HUGGING_FACE]:.1f}×" for found in speeds.values())) for name in engines)
-    return paragraphs(
-        table(("× transformers float32", *map(_title, speeds)), rows),
-        f"{result['model']}; {result['what']}; {cite(result, 'transformers', 'ctranslate2')}.",
     )
 
 
