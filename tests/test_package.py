@@ -191,7 +191,7 @@ def test_expected_output_is_compared_or_marked() -> None:
         ("serving", "console"),  # tests/serving/test_page_requests.py
         ("extending/index", "text"),  # tests/test_extending.py
     }
-    inputs = {(f"guides/{name}", "text") for name in ("photographs", "two-views", "glossary")}
+    inputs = {(f"guides/{name}", "text") for name in ("photographs", "two-views")}
     both = {(f"docs/{folder}{name}.md", kind) for name, kind in compared | inputs for folder in ("", "zh/")}
     assert shown == both | {("docs/reference/cli.md", "text")}  # generated
 

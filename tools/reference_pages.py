@@ -110,7 +110,8 @@ def _settings() -> dict[type[Settings], tuple[str, list[str]]]:
             for settings in _groups(field):
                 add(settings, f"{group}.", name)
     for kind, model in MODELS.items():
-        add(model.config_type(), "model.", kind)
+        if model.task:  # regard trains it
+            add(model.config_type(), "model.", kind)
     for prefix, classes in (("model.attention.", KINDS), ("objective.", OBJECTIVES)):
         for kind, settings in classes.items():
             add(settings, prefix, kind)
