@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer
 from regard.ops.linear import refresh_prepacked
-
-if TYPE_CHECKING:
-    from regard.decoding.cuda_graph.nat import CapturedNAT
 
 Tokens = Sequence[int]
 LENGTH_WEIGHT = 0.05
@@ -58,17 +55,31 @@ class NATTargets:
     masked: Tensor  # decoder input of mask tokens, (R, T)
 
 
+class GraphDecoder(Protocol):
+    """Decodes one pass with graphs that were captured or exported."""
+
+    def decode(
+        self, sources: Sequence[Tokens], settings: NATSettings
+    ) -> tuple[list[list[LengthCandidate]], NATOutput | Paths]:
+        """Return the candidate lengths of each sentence, and the decoded rows of all candidates on the CPU."""
+
+
 class NATGenerator:
-    """Generates translations with a `NATransformer`."""
+    """Generates translations with a `NATransformer`.
+
+    Args:
+        model: The model.
+        graphs: Decodes instead of the model, such as an exported graph; by default CUDA graphs where these apply.
+    """
 
     settings_class: type[DecodingSettings] = NATSettings
     has_attention = True
     capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
-    def __init__(self, model: NATransformer) -> None:
+    def __init__(self, model: NATransformer, graphs: GraphDecoder | None = None) -> None:
         self.model, self.config = model, model.config
-        self.ctc, self.graphs = CTCDecoder(model.config), TokenGraphDecoder(model.config)
-        self._captured: CapturedNAT | None = None
+        self.ctc, self.dag = CTCDecoder(model.config), TokenGraphDecoder(model.config)
+        self._graphs, self._is_given = graphs, graphs is not None
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +119,7 @@ class NATGenerator:
             try:
                 return self._replay(sources, settings)
             except torch.OutOfMemoryError:
-                self._captured = None
+                self._graphs = None
         encoded = self._encode(sources)
         candidates = self._candidates(encoded, settings.lengths)
         rows = [(i, candidate.length) for i, sentence in enumerate(candidates) for candidate in sentence]
@@ -116,9 +127,9 @@ class NATGenerator:
         if self.config.length == "ctc":
             return self.ctc.decode(self._predict(targets), targets.lengths, settings, trace)
         if self.config.length == "dag" and settings.beam > 1:
-            return self.graphs.search(self._predict_graphs(targets), sources, settings)
+            return self.dag.search(self._predict_graphs(targets), sources, settings)
         if self.config.length == "dag":
-            return self.graphs.decode(self._predict_graphs(targets), settings, trace)
+            return self.dag.decode(self._predict_graphs(targets), settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
         return self._rank(candidates, output, settings, iterations)
 
@@ -152,7 +163,7 @@ class NATGenerator:
         lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
         if self.config.length == "dag":
             assert isinstance(settings, NATSettings)
-            return self.graphs.score(self._predict_graphs(self._targets(encoded, lengths)), targets, settings.alpha)
+            return self.dag.score(self._predict_graphs(self._targets(encoded, lengths)), targets, settings.alpha)
         log_probs = self._predict(self._targets(encoded, lengths))
         if self.config.length == "ctc":
             return self.ctc.score(log_probs, lengths, targets)
@@ -180,8 +191,8 @@ class NATGenerator:
     # Captured CUDA graphs
 
     def _can_capture(self, settings: NATSettings, trace: bool) -> bool:
-        if self.device.type not in self.capture_devices:
-            return False
+        if self._is_given or self.device.type not in self.capture_devices:
+            return self._is_given
         from regard.decoding.cuda_graph.capture import why_not_capture_nat
 
         return why_not_capture_nat(self.model, settings, trace) is None
@@ -190,12 +201,12 @@ class NATGenerator:
         """Return the hypotheses of `generate`, computed by captured CUDA graphs."""
         from regard.decoding.cuda_graph.nat import CapturedNAT
 
-        if self._captured is None:
-            self._captured = CapturedNAT(self.model)
-        candidates, output = self._captured.decode(sources, settings)
+        if self._graphs is None:
+            self._graphs = CapturedNAT(self.model)
+        candidates, output = self._graphs.decode(sources, settings)
         if isinstance(output, Paths):
             lengths = [candidate.length for row in candidates for candidate in row]
-            return [[path] for path in self.graphs.follow(output, lengths, settings.alpha)]
+            return [[path] for path in self.dag.follow(output, lengths, settings.alpha)]
         if self.config.length == "ctc":  # prefix search is not captured
             lengths = [candidate.length for row in candidates for candidate in row]
             return [[path] for path in self.ctc.best_paths(output.tokens, output.log_probs, lengths)]

@@ -1,6 +1,7 @@
 """Export trained models to the formats of other programs. Exports are verified before they are kept."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,14 +9,17 @@ from regard.errors import UserError
 from regard.interop import ctranslate2, graphs, huggingface_marian
 from regard.interop.argos import export_argos
 from regard.interop.ctranslate2 import export_ctranslate2
+from regard.interop.graphs import GraphFormat
 from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.huggingface_vision import export_huggingface_classifier
+from regard.interop.nat_graphs import export_nat
 from regard.interop.onnx import ONNX
 from regard.interop.torch import TORCH
 from regard.interop.usage import classification_usage, translation_usage
-from regard.interop.verification import longest_input, sample_sources
+from regard.interop.verification import Tokens, longest_input, sample_sources
 from regard.models.card import CARD, build_card
 from regard.models.folder import find_model_folder, model_input_type, replace_folder
+from regard.models.nat import NATransformer
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
 
@@ -36,13 +40,22 @@ class Format(NamedTuple):
     library: str
 
 
+def export_graphs(
+    graph_format: GraphFormat, translator: Translator, folder: Path, sources: Sequence[Tokens]
+) -> list[str]:
+    """Write and verify the graphs of a translator."""
+    if isinstance(translator.model, NATransformer):
+        return export_nat(graph_format, translator, folder, sources)
+    return graph_format.export_translator(translator, folder, sources)
+
+
 FORMATS = {
     "ctranslate2": Format(export_ctranslate2, None, ctranslate2.POSITIONS, "ctranslate2"),
     "huggingface": Format(
         export_huggingface, export_huggingface_classifier, huggingface_marian.POSITIONS, "transformers"
     ),
-    "onnx": Format(ONNX.export_translator, ONNX.export_classifier, graphs.POSITIONS, "onnx"),
-    "torch": Format(TORCH.export_translator, TORCH.export_classifier, graphs.POSITIONS, "pytorch"),
+    "onnx": Format(partial(export_graphs, ONNX), ONNX.export_classifier, graphs.POSITIONS, "onnx"),
+    "torch": Format(partial(export_graphs, TORCH), TORCH.export_classifier, graphs.POSITIONS, "pytorch"),
     "argos": Format(export_argos, None, ctranslate2.POSITIONS, "argostranslate"),
 }
 QUANTISABLE = ("ctranslate2", "argos")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,13 @@ from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input
 from regard.layers import DecoderBlock
-from regard.models.transformer import DecoderState, Embedding, EncoderDecoderConfig, Transformer, TransformerConfig
+from regard.models.transformer import (
+    DecoderState,
+    Embedding,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    Transformer,
+)
 from regard.pipelines.classifier import IMAGES, Classifier
 from regard.pipelines.translator import Translator
 
@@ -35,6 +41,7 @@ POSITIONS = 2048
 ENCODER, DECODER_STEP, IMAGE_MODEL = "encoder", "decoder_step", "model"
 METADATA_FILE = "regard.json"
 
+AnyEncoderDecoder = TypeVar("AnyEncoderDecoder", bound=EncoderDecoder)
 GraphCall = Callable[[dict[str, Tensor]], tuple[Tensor, ...]]
 """A loaded graph: takes inputs by name and returns the outputs in order."""
 
@@ -134,7 +141,7 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model = _with_fixed_positions(model)
+        self.model = with_fixed_positions(model)
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map tokens with END, (B, S), and their lengths, (B,), to keys and values, (L, B, H, S, D)."""
@@ -148,7 +155,7 @@ class DecoderStepGraph(nn.Module):
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model = _with_fixed_positions(model)
+        self.model = with_fixed_positions(model)
 
     def forward(
         self,
@@ -227,7 +234,7 @@ class _FixedEmbedding(nn.Module):
         return x if self.table is None else x + self.table[positions]
 
 
-def _with_fixed_positions(model: Transformer) -> Transformer:
+def with_fixed_positions(model: AnyEncoderDecoder) -> AnyEncoderDecoder:
     """Return a copy of the model that shares its weights, but has position tables of fixed size."""
     shared = copy.copy(model)
     embeddings = {name: _FixedEmbedding(getattr(model, name)) for name in ("source_embedding", "target_embedding")}
@@ -311,8 +318,6 @@ def without_gradients(module: nn.Module) -> Iterator[None]:
 
 
 def _check_exportable(config: EncoderDecoderConfig) -> None:
-    if not isinstance(config, TransformerConfig):
-        raise UserError("a non-autoregressive model has no decoder step to export")
     if not config.source_end:
         raise UserError("this model receives sources without END, which this format adds; export it to ctranslate2")
     if config.attention.kind == "full":

@@ -9,6 +9,7 @@ from string import Template
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import JOINT_FILE, SOURCE_FILE, TARGET_FILE
 from regard.interop.huggingface_translation import TARGET_TOKENIZER
+from regard.models.nat import NATransformer
 from regard.pipelines.translator import Translator
 
 SNIPPETS = Path(__file__).with_name("snippets")
@@ -26,9 +27,13 @@ def translation_usage(to: str, translator: Translator, folder: Path) -> str:
         target_tokenizer=target,
     )
     shared = (folder / "shared_vocabulary.json").exists()  # CTranslate2 merges equal vocabularies
+    model, name, read = translator.model, to, ""
+    if isinstance(model, NATransformer):
+        name, read = f"{to}_one_pass", _fill(f"read_{model.config.length}")
     snippet = _fill(
-        to,
+        name,
         tokenizer=tokenizer,
+        read=read,
         text=EXAMPLE,
         source_vocabulary="shared_vocabulary.json" if shared else "source_vocabulary.json",
         target_vocabulary="shared_vocabulary.json" if shared else "target_vocabulary.json",

@@ -38,7 +38,9 @@ def mask_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
     """
     vertices = torch.arange(scores.shape[-1], device=scores.device)
     possible = (vertices > vertices[:, None]) & (vertices < lengths[:, None, None])  # (B, L, L)
-    return scores.masked_fill(~possible.view(len(lengths), *[1] * (scores.dim() - 3), *possible.shape[1:]), LOG_ZERO)
+    for _ in range(scores.dim() - 3):
+        possible = possible[:, None]
+    return scores.masked_fill(~possible, LOG_ZERO)
 
 
 def log_likelihood(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:

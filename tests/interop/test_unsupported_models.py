@@ -30,7 +30,6 @@ SIZES = {"source_vocab": 8, "target_vocab": 8, "width": 8, "heads": 2, "hidden":
     [
         (choose_kind, "transformers has no non-autoregressive translation model"),
         (ctranslate2._check_supported, "CTranslate2 has no non-autoregressive models"),
-        (graphs._check_exportable, "a non-autoregressive model has no decoder step to export"),
     ],
 )
 def test_non_autoregressive_models_are_rejected(check: Callable[[object], object], message: str) -> None:
