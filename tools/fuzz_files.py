@@ -41,6 +41,9 @@ TEXTS = (
     "\t", "\n", "\r", "\0", "\ufeff", "\u2028", "\x85", ",", "'", '"', "{", "]", ":", "- ", "# ", "0-0 9-9",
 )  # fmt: skip
 
+TEXT_FILES = (".yaml", ".json", ".jsonl", ".csv", ".tsv", ".txt", ".align", "keys", ".md", ".html", ".htm", ".xhtml")
+TEXT_FILES += (".srt", ".vtt", ".po", ".pot", ".xml", ".tmx", ".xlf", ".xliff")
+
 
 class TimeLimitError(BaseException):
     """A case that takes too long."""
@@ -50,7 +53,7 @@ def mutate(content: bytes, name: str, rng: random.Random) -> bytes:
     """Return changed content; files of JSON are often changed in their structure."""
     if name.endswith(".json") and rng.random() < 0.6:
         return _mutate_json(content, rng)
-    if name.endswith((".yaml", ".jsonl", ".csv", ".tsv", ".txt", ".align", "keys", ".json")) and rng.random() < 0.6:
+    if name.endswith(TEXT_FILES) and rng.random() < 0.6:
         return _mutate_text(content, rng)
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
@@ -129,6 +132,7 @@ class Fuzzer:
     def __init__(self, folder: Path, seed: int, names: Sequence[str] = ()) -> None:
         self.folder, self.seed, self.names = folder, seed, list(names or TARGETS)
         self.contents: dict[str, dict[Path, bytes]] = {}
+        self.stamps: dict[Path, tuple[int, ...]] = {}
         for name in self.names:
             self._home(name).mkdir()
             TARGETS[name].write(self._home(name))
@@ -167,13 +171,23 @@ class Fuzzer:
         return self.folder / name.replace(" ", "-")
 
     def _restore(self, name: str) -> None:
+        """Write the files that have changed, and remove new ones."""
+        contents = self.contents[name]
         for path in sorted(self._home(name).rglob("*"), reverse=True):
             if path.is_symlink() or not path.is_dir():
-                path.unlink()
-            elif path in self.contents[name]:
+                if self._stamp(path) != self.stamps.get(path):
+                    path.unlink()
+            elif path in contents:
                 path.rmdir()
-        for path, content in self.contents[name].items():
-            path.write_bytes(content)
+        for path, content in contents.items():
+            if not path.exists():
+                path.write_bytes(content)
+                self.stamps[path] = self._stamp(path)
+
+    def _stamp(self, path: Path) -> tuple[int, ...]:
+        """Numbers that are others after a file has been written or replaced."""
+        status = path.lstat()
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read(target: Target, folder: Path, changed: Path) -> str:
@@ -264,6 +278,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000, help="number of mutated files")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to divide or continue a run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="only this format (repeatable)")
     parser.add_argument("--case", type=int, help="repeat one case; give the same --seed and --target")
@@ -275,7 +290,7 @@ def main() -> None:
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
     findings: dict[str, list[int]] = {}
     started = time.monotonic()
-    for case, outcome, where in fuzz(arguments.seed, names, range(arguments.files)):
+    for case, outcome, where in fuzz(arguments.seed, names, range(arguments.first, arguments.first + arguments.files)):
         is_finding = outcome not in ("read", "rejected")
         outcomes[names[case % len(names)]]["finding" if is_finding else outcome] += 1
         if is_finding:

@@ -60,6 +60,7 @@ from regard.training.prepared_data import read_fingerprints, write_fingerprints
 from regard.training.recipe import builtin_recipes
 from regard.training.resume import load_initial_weights, rewind, save_initial_weights
 from regard.training.tasks.registry import load_recipe
+from tools import fuzz_texts
 
 SMALL = {"width": 8, "heads": 2, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}
 VIT = {"image": 8, "patch": 4, "width": 8, "layers": 1, "heads": 2, "hidden": 8, "classes": 2}
@@ -147,7 +148,7 @@ def _write_json(path: Path, content: Any) -> None:
 # Recipes
 
 CUSTOM_RECIPE = """
-data: {source: train.en, target: train.de, languages: [en, de], max_length: null}
+data: {source: train.en, target: train.de, languages: [en, de], max_length: null, clean: {script: 0.5}}
 model: {preset: tiny, dropout: 1e-1, attention: {kind: local, window: 8}}
 optim: {lr: 3e-4, betas: [0.9, 0.98], schedule: cosine}
 training: {steps: 100, seed: 7, compile: no}
@@ -500,5 +501,9 @@ TARGETS = {
     "ctranslate2": Target(lambda folder: save_ctranslate2(_translator(), folder), _read_translator),
     "ctranslate2 import": Target(_write_engine, _read_foreign),
     "argos": Target(_write_argos, lambda folder, changed: _import(folder / "p.argosmodel", folder)),
+    "document": Target(fuzz_texts.write_documents, fuzz_texts.read_document),
+    "journal": Target(fuzz_texts.write_journal, fuzz_texts.read_journal),
+    "memory": Target(fuzz_texts.write_memories, fuzz_texts.read_memory),
+    "glossary": Target(fuzz_texts.write_glossaries, fuzz_texts.read_glossary),
     "keys": Target(_write_keys, lambda folder, changed: Keys.load(changed)),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -29,6 +30,7 @@ from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
+from regard.runtime import MissingFileError, read_bytes
 
 WINDOW = 64
 """Segments that are translated together; as many are translated again after an interruption."""
@@ -117,31 +119,32 @@ class Journal(SegmentCache):
     def __init__(self, path: Path, conditions: Mapping[str, Any]) -> None:
         super().__init__()
         self.path = path
-        self._lines = [json.dumps({"conditions": conditions}, sort_keys=True, ensure_ascii=False)]
+        self._lines = [_add_checksum(json.dumps({"conditions": conditions}, sort_keys=True).encode())]
         self.discarded, self._length = False, 0
-        with suppress(FileNotFoundError):
-            self._read(path.read_bytes())
+        with suppress(MissingFileError):
+            self._read(read_bytes(path))
 
     def _read(self, data: bytes) -> None:
         complete = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
-        head, *records = complete.split(b"\n")
-        if head.decode("utf-8", "replace") != self._lines[0]:
+        head, *records = complete.splitlines(keepends=True) or [b""]
+        if head != self._lines[0]:
             self.discarded = True
             return
         for record in records:
-            with suppress(ValueError):  # a damaged line
-                values = json.loads(record)
+            content = record.partition(b" ")[2].rstrip(b"\n")
+            if record == _add_checksum(content):  # not a damaged line
+                values = json.loads(content)
                 key = values.pop("key")
                 self._results[key] = TranslatedSegment(**values)
         self._lines, self._length = [], len(complete)
 
     def add(self, segment: Segment, result: TranslatedSegment) -> None:
         super().add(segment, result)
-        self._lines.append(json.dumps({"key": _key(segment), **asdict(result)}, ensure_ascii=False))
+        self._lines.append(_add_checksum(json.dumps({"key": _key(segment), **asdict(result)}).encode()))
 
     def flush(self) -> None:
         if self._lines:
-            data = "".join(f"{line}\n" for line in self._lines).encode("utf-8", "surrogatepass")
+            data = b"".join(self._lines)
             try:
                 with self.path.open("r+b" if self._length else "wb") as file:
                     file.truncate(self._length)
@@ -154,6 +157,11 @@ class Journal(SegmentCache):
     def remove(self) -> None:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
+
+
+def _add_checksum(content: bytes) -> bytes:
+    """Return a line of the journal."""
+    return b"%08x %s\n" % (zlib.crc32(content), content)
 
 
 def _key(segment: Segment) -> str:

@@ -110,10 +110,11 @@ def test_an_interrupted_translation_continues(
         done = f"{journal} has the translations of 4 segments; continue with the same command"
         assert result.err == f"regard: interrupted; {done}\n"
         assert not output.exists()
-        journal.write_bytes(journal.read_bytes()[:-5])  # killed while writing: the last segment is translated again
+        lines = journal.read_bytes()[:-5].splitlines()  # killed while writing: the last segment is translated again
+        journal.write_bytes(b"\n".join([*lines[:2], lines[2].replace(b"LINE", b"LIES"), *lines[3:]]))
         monkeypatch.setattr(module, "translate_with", lambda *arguments: reverse)
         result = command(*words)
-        assert "regard: 9 segments translated (9 sentences), 3 of them before the interruption" in result.err
+        assert "regard: 9 segments translated (9 sentences), 2 of them before the interruption" in result.err
     assert output.read_text("utf-8") == "".join(f"{'X' * i} LINE\n" for i in range(1, 10))
     assert not journal.exists()
 

@@ -1,8 +1,9 @@
 """Damaged and hostile files of every format are read or rejected with one sentence: no traceback, crash or hang."""
 
 import os
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ from tools.fuzz_files import Fuzzer
 from tools.fuzz_targets import TARGETS
 
 CASES = 10 * len(TARGETS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _limited_memory() -> Iterator[None]:
+    """Let a reader without a limit fail, rather than use the memory of all other processes."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + 4 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.fixture(scope="module")

@@ -114,6 +114,8 @@ class _Reader:
             raise UserError(
                 f"{self._path}, line {error.lineno}: is not valid XML ({reason}); export it again"
             ) from None
+        except (LookupError, ValueError):  # an encoding that Python does not know, or one of several bytes
+            raise UserError(f"{self._where()}: has an encoding that is not supported; export it as UTF-8") from None
 
     def take(self) -> Iterator[Unit]:
         units, self._units = self._units, []

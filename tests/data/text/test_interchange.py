@@ -85,6 +85,8 @@ def test_file_is_read_as_a_stream(tmp_path: Path) -> None:
         ("<tmx>" + "<a>" * 300, "elements are nested more than 256 deep"),
         ("<tmx></tmx>", "no unit has texts in two languages; its languages are not stated"),
         ("", "is not valid XML"),
+        ('<?xml version="1.0" encoding="UTF-9"?><tmx/>', "line 1: has an encoding that is not supported"),
+        ('<?xml version="1.0" encoding="gbk"?><tmx/>', "line 1: has an encoding that is not supported"),
     ],
 )
 def test_hostile_files_are_rejected(tmp_path: Path, text: str, message: str) -> None:
