@@ -111,8 +111,7 @@ def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Pat
 def _common_input_type(runs: Sequence[str]) -> str:
     """Return what the models process, which must be the same: they are timed on the same inputs."""
     from regard.evaluation.bench.harness import split_options
-    from regard.models.folder import find_model_folder, model_input_type
-    from regard.pipelines.translator import is_exported
+    from regard.models.folder import find_model_folder, is_exported, model_input_type
 
     types = []
     for run in runs:

@@ -23,8 +23,8 @@ def calibrate(
     """Calibrate the confidence of a translation model on sentence pairs; training does this on its validation data."""
     from regard.data.text.readers import read_parallel
     from regard.evaluation.calibration import MIN_SENTENCES, calibrate_translator, save_calibration
-    from regard.models.folder import find_model_folder
-    from regard.pipelines.translator import Translator, is_exported
+    from regard.models.folder import find_model_folder, is_exported
+    from regard.pipelines.translator import Translator
 
     if is_exported(run):
         raise UserError(f"{run}: an export has no log-probabilities of tokens; calibrate the model it was made from")

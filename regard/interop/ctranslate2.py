@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
-from regard.models.folder import FOREIGN_CONFIG, save_config
+from regard.models.folder import FOREIGN_CONFIG, is_exported, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.pipelines.external import CTranslate2Generator, engine_files
-from regard.pipelines.translator import Translator, is_exported
+from regard.pipelines.translator import Translator
 from regard.runtime import describe_file, import_optional
 
 POSITIONS = 2048

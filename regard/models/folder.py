@@ -11,12 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import safetensors.torch
 import torch
+from pydantic import Field, StrictInt
 from torch import Tensor, nn
 
+from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import InputType, Model
 from regard.models.bert import Bert
@@ -48,6 +50,20 @@ HINTS: dict[InputType, str] = {
     "pairs": "a model of two views; use regard look with both views, or regard.CroCo in Python",
     "sentences": "a model of sentence embeddings; use regard embed",
 }
+
+
+class TranslationMetadata(Settings):
+    """What the configuration file of a translation model states besides the architecture."""
+
+    languages: tuple[str, str] = Field(("source", "target"), description="codes of the languages, such as en and zh")
+    longest_source: StrictInt | None = Field(None, gt=0, description="tokens of the longest training source")
+    longest: StrictInt | None = Field(None, description="of an export: maximum number of tokens of either side")
+    files: dict[str, Any] = Field({}, description="of an export: sizes and checksums of the other files")
+
+    @classmethod
+    def select(cls, values: Mapping[str, Any], path: Path) -> Self:
+        """Parse the keys of a configuration file that belong to these settings."""
+        return cls.parse({name: values[name] for name in cls.model_fields if name in values}, str(path))
 
 
 for model_type in (Transformer, NATransformer, ViT, Swin, CroCo, Bert):
@@ -201,6 +217,11 @@ def find_model_folder(path: Path) -> Path:
 def is_model_folder(path: Path) -> bool:
     """Return whether a path is a model folder, or a run that contains one."""
     return any(_is_ours(_read_config_or_empty(folder)) for folder in (path, path / "best", path / "last"))
+
+
+def is_exported(path: Path) -> bool:
+    """Return whether a folder was written by `regard export --to ctranslate2`."""
+    return (path / FOREIGN_CONFIG).is_file()
 
 
 def describe_export(folder: Path) -> str | None:

@@ -23,7 +23,8 @@ from regard.errors import UserError
 from regard.models.bert import Bert
 from regard.models.card import describe_model
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
-from regard.pipelines.translator import WINDOW, Translator, batch_by_tokens, check_texts
+from regard.pipelines.sentence_translator import check_texts, map_batches
+from regard.pipelines.translator import WINDOW, Translator
 from regard.runtime import replace_file
 
 Pooling = Literal["mean", "none"]
@@ -72,14 +73,15 @@ class Embedder:
                 )
             if not tokens:
                 raise UserError(f"sentence {number} is empty, and this tokenizer adds no special tokens")
-        vectors: list[Tensor] = [torch.empty(0)] * len(rows)
-        for batch in batch_by_tokens(range(len(rows)), rows, BATCH_TOKENS):
+
+        def embed(batch: Sequence[int]) -> list[Tensor]:
             padded, layout = pad_batch([rows[i] for i in batch], config.pad, device)
             outputs = self.model(padded, layout)
-            results = self.model.pool(outputs, layout) if pool == "mean" else outputs
-            for i, result in zip(batch, results, strict=True):
-                vectors[i] = result.clone() if pool == "mean" else result[: len(rows[i])].clone()
-        return vectors
+            if pool == "mean":
+                return [vector.clone() for vector in self.model.pool(outputs, layout)]
+            return [output[: len(rows[i])].clone() for i, output in zip(batch, outputs, strict=True)]
+
+        return map_batches(embed, rows, BATCH_TOKENS)
 
 
 def check_embedding_file(path: Path, pool: str) -> Pooling:

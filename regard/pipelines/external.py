@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
+from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.models.folder import FOREIGN_CONFIG, TranslationMetadata, build_on_meta, read_config
 from regard.runtime import import_optional, is_unchanged, one_line
 
 Tokens = Sequence[int]
@@ -79,6 +81,18 @@ def check_engine_files(folder: Path, described: Mapping[str, Any]) -> None:
     for path in engine_files(folder):
         if not is_unchanged(path, described.get(path.name)):
             raise UserError(f"{path}: does not match its checksum in the export; export the model again")
+
+
+def load_export(
+    folder: Path, device: torch.device
+) -> tuple[Any, Vocabularies, TranslationMetadata, "CTranslate2Generator"]:
+    """Load what `regard export --to ctranslate2` wrote. The model is on the meta device: the engine has the weights."""
+    path = folder / FOREIGN_CONFIG
+    config = read_config(folder, FOREIGN_CONFIG)
+    model, vocabularies = build_on_meta(config, path), Vocabularies.load(folder)
+    metadata = TranslationMetadata.select(config, path)
+    check_engine_files(folder, metadata.files)
+    return model, vocabularies, metadata, CTranslate2Generator(folder, vocabularies.tokens, device, metadata.longest)
 
 
 class CTranslate2Generator(ExternalGenerator):

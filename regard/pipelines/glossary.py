@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from regard.data.text.annotation import encode_with_terms, is_annotated
-from regard.data.text.glossary import Glossary, TermMatch, count_needed, find_kept, find_target
+from regard.data.text.glossary import TermMatch, count_needed, find_kept, find_target
 from regard.data.text.inflection import is_word_character
-from regard.data.text.tokenizer import Tokenizer, Vocabularies
+from regard.data.text.tokenizer import Tokenizer
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.pipelines.hypothesis import Hypothesis, TermUse
+from regard.pipelines.sentence_translator import Details, SentenceRequest, SentenceTranslator
 from regard.pipelines.terms import SentenceTerms, TargetAutomaton
 
 TERM_BEAM = 16
@@ -44,12 +45,11 @@ class SentenceGlossary:
         return replace(hypothesis, terms=tuple(uses))
 
 
-def find_terms(
-    texts: Sequence[str], glossaries: Sequence[Glossary | None], language: str
-) -> dict[int, SentenceGlossary]:
+def find_terms(requests: Sequence[SentenceRequest], language: str) -> dict[int, SentenceGlossary]:
     """Return the terms of the sentences that have some, by index."""
     found = {}
-    for i, (text, glossary) in enumerate(zip(texts, glossaries, strict=True)):
+    for i, request in enumerate(requests):
+        text, glossary = request.sentence.text, request.glossary
         matches = glossary.find(text, language) if glossary is not None else []
         if matches:
             found[i] = SentenceGlossary(text, tuple(matches))
@@ -76,44 +76,34 @@ class TermSearch:
     a prefix. The result that keeps more terms is returned, then the second one unless its score is clearly lower.
 
     Args:
-        search: Returns the hypotheses of requests, which are given with the indices of their sentences.
-        score: Returns the log-probability of each token of given translations of source tokens.
-        vocabularies: Vocabularies of the model.
-        language: Code of the source language.
-        longest: Maximum number of source tokens; None if unlimited.
+        translator: Searches, and scores given translations.
+        settings: Settings of the search.
+        details: What the hypotheses contain.
+
+    Raises:
+        UserError: The model or the settings do not support terms.
     """
 
-    def __init__(
-        self,
-        search: Callable[[Sequence[int], Sequence[DecodingRequest], DecodingSettings], Lists],
-        score: Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]],
-        vocabularies: Vocabularies,
-        language: str,
-        longest: int | None = None,
-    ) -> None:
-        self._longest = longest
-        self._search, self._score, self._vocabularies, self._language = search, score, vocabularies, language
+    def __init__(self, translator: SentenceTranslator, settings: DecodingSettings, details: Details) -> None:
+        translator.resolve_settings(settings, request_with_terms())
+        self._translator, self._settings, self._details = translator, settings, details
+        self._vocabularies = translator.vocabularies
         self._automata: dict[str, TargetAutomaton] = {}
 
-    def __call__(
-        self,
-        texts: Sequence[str],
-        glossaries: Sequence[Glossary | None],
-        requests: Sequence[DecodingRequest],
-        settings: DecodingSettings,
-    ) -> Lists:
-        """Return the hypotheses of every text, whose request has no terms yet."""
-        terms = find_terms(texts, glossaries, self._language)
+    def __call__(self, requests: Sequence[SentenceRequest]) -> Lists:
+        """Return the hypotheses of every sentence; the requests have no terms as tokens yet."""
+        terms = find_terms(requests, self._translator.languages[0])
         requests = self._annotate(requests, terms)
-        found = self._search(range(len(requests)), requests, settings)
+        found = self._translator.search(requests, self._settings, self._details)
         for i, sentence in terms.items():
             found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
         lacking = [i for i in sorted(terms) if not all(map(_is_complete, found[i]))]
         replacements = self._find_replacements([terms[i] for i in lacking], [found[i] for i in lacking])
-        attempts: list[tuple[int, DecodingRequest]] = []
+        attempts: list[tuple[int, SentenceRequest]] = []
         for i, replaced in zip(lacking, replacements, strict=True):
-            attempts += [(i, request) for request in self._constrain(terms[i], requests[i], found[i][0], replaced)]
-        again = self._search([i for i, _ in attempts], [request for _, request in attempts], _widen(settings))
+            decodings = self._constrain(terms[i], requests[i].decoding, found[i][0], replaced)
+            attempts += [(i, replace(requests[i], decoding=decoding)) for decoding in decodings]
+        again = self._translator.search([request for _, request in attempts], _widen(self._settings), self._details)
         for (i, _), hypotheses in zip(attempts, again, strict=True):
             reported = [terms[i].report(hypothesis) for hypothesis in hypotheses]
             if _is_better(reported, found[i]):
@@ -121,16 +111,19 @@ class TermSearch:
         return found
 
     def _annotate(
-        self, requests: Sequence[DecodingRequest], terms: Mapping[int, SentenceGlossary]
-    ) -> list[DecodingRequest]:
-        """Annotate the terms in the sources if the model was trained with annotation and the result is not too long."""
-        source = self._vocabularies.source
+        self, requests: Sequence[SentenceRequest], terms: Mapping[int, SentenceGlossary]
+    ) -> list[SentenceRequest]:
+        """Annotate the terms in the sources if the model was trained with annotation and the result is not too long.
+
+        Alignments belong to the tokens of the sentence, so with them nothing is annotated.
+        """
+        source, longest = self._vocabularies.source, self._translator.max_source_tokens
         annotated = list(requests)
-        if is_annotated(source):
+        if is_annotated(source) and not self._details.alignments:
             for i, sentence in terms.items():
                 tokens = encode_with_terms(source, sentence.text, sentence.matches)
-                if self._longest is None or len(tokens) <= self._longest:
-                    annotated[i] = replace(requests[i], source=tokens)
+                if longest is None or len(tokens) <= longest:
+                    annotated[i] = replace(requests[i], decoding=replace(requests[i].decoding, source=tokens))
         return annotated
 
     def _constrain(
@@ -175,10 +168,11 @@ class TermSearch:
                 sources = self._vocabularies.source.encode_batch([text, *without])
                 targets = ["", *(match.term.target for match in missing)]
                 rows += [(i, target, source) for target, source in zip(targets, sources, strict=True)]
-        scores = self._score([source for *_, source in rows], [found[i][0].tokens for i, *_ in rows])
+        scored = self._translator.score_tokens([source for *_, source in rows], [found[i][0].tokens for i, *_ in rows])
         replacements: list[list[Replacement]] = [[] for _ in terms]
         whole: list[float] = []
-        for (i, target, _), values in zip(rows, scores, strict=True):
+        for (i, target, _), hypothesis in zip(rows, scored, strict=True):
+            values = hypothesis.token_log_probs
             if not target:
                 whole = values
                 continue

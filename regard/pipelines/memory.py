@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from regard.data.text.interchange import SUFFIXES, TmxWriter
 from regard.data.text.readers import find_shards, format_suffix, read_parallel
 from regard.errors import UserError
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
+from regard.pipelines.sentence_translator import SentenceRequest
 from regard.runtime import import_optional
 
 MAX_PAIRS = 5_000_000
@@ -76,6 +78,23 @@ class TranslationMemory:
         found = self._process.extract(key, self._keys, scorer=self._ratio, score_cutoff=cutoff, limit=SHOWN)
         return [MemoryMatch(*self._targets[other], round(score / 100, 4)) for other, score, _ in found]
 
+    def search(
+        self,
+        requests: Sequence[SentenceRequest],
+        search: Callable[[Sequence[SentenceRequest]], list[list[Hypothesis]]],
+    ) -> list[list[Hypothesis]]:
+        """Take over the translations of sentences with an equal entry, and search for those of the others."""
+        entries = [tuple(self.find(request.sentence.text)) for request in requests]
+        new = [request for request, found in zip(requests, entries, strict=True) if not _is_exact(found)]
+        searched = iter(search(new))
+        return [
+            [
+                replace(hypothesis, source=request.sentence.text, memory=found)
+                for hypothesis in ([Hypothesis(found[0].target, 0.0)] if _is_exact(found) else next(searched))
+            ]
+            for request, found in zip(requests, entries, strict=True)
+        ]
+
 
 class MemoryFile:
     """Writes the sentences of translations to a new .tmx file, which exists when all are written."""
@@ -109,6 +128,10 @@ class MemoryFile:
             self._part.rename(self._path)
         else:
             self._part.unlink()
+
+
+def _is_exact(found: Sequence[MemoryMatch]) -> bool:
+    return bool(found) and found[0].similarity == 1
 
 
 def _key(sentence: str) -> str:

@@ -17,6 +17,7 @@ from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import (
     check_input_type,
     find_model_folder,
+    is_exported,
     load_model,
     model_input_type,
 )
@@ -24,7 +25,7 @@ from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translator import is_exported, to_glossary
+from regard.pipelines.translator import to_glossary
 from regard.runtime import choose_device
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.training_log import has_log, has_model

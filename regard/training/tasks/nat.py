@@ -13,7 +13,7 @@ from regard.decoding.config import NATSettings
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.transformer import EncoderDecoderConfig
-from regard.pipelines.translator import check_reranker
+from regard.pipelines.sentence_translator import check_reranker
 from regard.training.objectives.nat import NATObjective, NATObjectiveSettings, count_predicted
 from regard.training.objectives.registry import select_objective
 from regard.training.progress import Progress, counted
