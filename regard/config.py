@@ -48,6 +48,9 @@ class Settings(BaseModel):
             if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):
                 yield name, value
 
+    def __str__(self) -> str:
+        return repr(self)
+
 
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
     """Return an error message that suggests the most similar known key, or lists the known keys of the group."""

@@ -260,6 +260,8 @@ def test_commands_in_sentences_exist(page: Path) -> None:
     for name, rest in re.findall(r"`regard ([a-z]+)([^`]*)`", text):
         known = [option for one in group().commands[name].params for option in (*one.opts, *one.secondary_opts)]
         assert set(re.findall(r"(?<![\w-])--[\w-]+", rest)) <= {*known, "--help"}, name
+    scripts = re.findall(r"`(python (?:benchmarks/|-m tools)[\w./]+)", text)
+    assert [script for script in scripts if not is_command_with_existing_parts(script, [])] == []
 
 
 LINKING_PAGES = [*PAGES, *(README.with_name(f"{name}.md") for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]

@@ -30,6 +30,7 @@ from tests.data.documents.office import letter_docx
 from tests.extensions import extensions as extensions
 from tests.images import COLOURS, TINY, WINDOWED, paint
 from tests.interop.foreign_vits import TorchvisionViT
+from tests.serving.conftest import copy_with_languages
 from tests.test_package import AFTER_COMMANDS, BLOCK, DOCS, PAGES, blocks, commands
 from tests.training.test_distributed import launch
 
@@ -70,7 +71,7 @@ TRANSLATORS = {
     "guides/glossary": "demo",
     "guides/documents": "demo",
     "guides/explaining": "demo",
-    "guides/cleaning": "",
+    "guides/cleaning": "forward",
     "guides/moving": "",
     "images": "",
     "inspection": "demo",
@@ -184,6 +185,7 @@ def test_commands_of_a_page_run(
         shutil.copytree(image_run, extensions / "runs" / "cifar10")
     if page == "guides/cleaning":
         make_noisy_text(extensions)
+        copy_with_languages(trained_run, extensions / "runs" / "backward", "zh", "en")
     if page == "export":
         make_foreign_models(extensions)
     if page == "finetuning":

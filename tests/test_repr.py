@@ -78,6 +78,7 @@ def test_hypothesis_states_text_score_and_size(trained_run: Path) -> None:
 )
 def test_layouts_masks_positions_and_settings_are_one_line(value: object, expected: str) -> None:
     assert repr(value) == expected
+    assert str(value) == expected
 
 
 def test_attention_states_width_heads_and_kind() -> None:

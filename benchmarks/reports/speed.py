@@ -59,8 +59,9 @@ def write_defaults(found: dict[str, Result]) -> str:
     if "training-defaults-gpu" in found:
         result = found["training-defaults-gpu"]
         first, phases = result["seconds_until_step"], result["phases"]
+        what = result["what"].replace("regard train", "`regard train`")
         parts.append(
-            f"{begin_sentence(result['what'])}: {show(result['tokens_per_second'])} target tokens per second "
+            f"{what}: {show(result['tokens_per_second'])} target tokens per second "
             f"({show(result['slowest'])} to {show(result['fastest'])}); {phases['start-up']:.1f} s until the data are "
             f"read, tokenised and in memory, then {first['1']:.1f} s until the end of the first step and "
             f"{first['10']:.1f} s until the tenth, when steps are captured; {cite(result, with_command=False)}."
@@ -68,7 +69,7 @@ def write_defaults(found: dict[str, Result]) -> str:
     if "kills-gpu" in found:
         result = found["kills-gpu"]
         identical = sum(job["identical"] for job in result["jobs"])
-        jobs = ", ".join(job["job"] for job in result["jobs"])
+        jobs = "; ".join(job["job"] for job in result["jobs"])
         parts.append(
             f"{show(result['kills'])} processes with captured steps were killed and resumed on the GPU; models, "
             f"checkpoints and logs of {identical} of {len(result['jobs'])} runs equal those of uninterrupted runs to "
