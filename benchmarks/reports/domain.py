@@ -36,7 +36,7 @@ def _write_glossary(result: Result) -> str:
     rows = ((*_score_row(row["name"], row), f"{row['terms']} of {glossary['terms']}") for row in glossary["rows"])
     required = f"{glossary['in_references']} of {glossary['terms']} required translations are in the references"
     return paragraphs(
-        f"The run with the best validation, with a glossary of {glossary['entries']} terms and beam 8; "
+        f"The run with the best validation, with the translations of {glossary['entries']} terms required and beam 8; "
         f"{glossary['strings']} test strings contain a term, and {required}:",
         table(("translation", "BLEU", "chrF", "required translations"), rows),
     )
