@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.distributed import HashStore
 from torch.distributed.run import get_args_parser
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.main import get_command
 
 from regard.cli import app
@@ -161,28 +162,38 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 
 def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
     arguments = words(toy, tmp_path / "run", training__checkpoint_every=100)
-    for _ in range(3):  # torchrun itself may fail, for example because another process takes the port that it chose
-        process = torchrun(2, ENDING_RUN, "SIGTERM", LATE, *arguments)
-        output, _ = process.communicate(timeout=120)
-        if f"step 1/{STEPS}" in output:
-            break
-    assert process.returncode != 0
-    # Not anchored to lines: torchrun writes to the same pipe.
-    saved = re.findall(r"saved at step (\d+); the same command resumes from there", output)
-    assert saved == [str(LATE)], output
-    assert output.count("regard: interrupted\n") == output.count(f"step {LATE}/{STEPS}") == 1, "only one process prints"
-    assert "Warning" not in output
+    started = start_processes(2, tmp_path, arguments, [terminate_at_late_step] * 2)
+    (output, message), silence = (process.communicate(timeout=120) for process in started)
+    assert [process.returncode for process in started] == [128 + signal.SIGTERM] * 2
+    assert re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M) == [str(LATE)]
+    assert (message, *silence) == ("regard: interrupted\n", "", ""), "only one process prints"
     (place,) = (tmp_path / "run" / "checkpoints").glob("step-*")
     assert {path.name for path in place.iterdir()} == {"state.safetensors", "state.json", "manifest.json"}
     run_alone(toy, tmp_path / "run")  # a single process continues
     assert_same_training(tmp_path / "run", alone)
 
 
+def terminate_at_late_step() -> None:
+    """Send SIGTERM to this process, as torchrun does, after a validation step."""
+    show = Progress.step
+
+    def show_and_end(progress: Progress, step: int, report: dict[str, float]) -> None:
+        show(progress, step, report)
+        if step == LATE:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Progress.step = show_and_end  # type: ignore[method-assign]
+
+
 def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
     sharded = words(toy, tmp_path / "two", training__sharding="fsdp")
-    assert "\nresuming from step 4\n" in finish(torchrun(2, ENDING_RUN, "SIGKILL", 5, *sharded, restarts=1))
+    first, killed = start_processes(2, tmp_path, sharded, [None, kill_in_step_5])
+    (_, message), _ = (process.communicate(timeout=120) for process in (first, killed))
+    assert "process 0 stops because another process has ended" in message
+    assert (first.returncode, killed.returncode) == (1, -signal.SIGKILL)
+    assert "\nresuming from step 4\n" in launch(2, tmp_path, sharded)
     assert_same_training(tmp_path / "two", alone)
     files = {path.name for path in (tmp_path / "two" / "checkpoints" / "step-00000006").iterdir()}
     assert len([name for name in files if name.endswith(".safetensors")]) == 2
@@ -197,11 +208,23 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     assert_same_training(three, alone)
 
 
+def kill_in_step_5() -> None:
+    """Kill this process in its fifth step."""
+    steps: list[object] = []
+
+    def count(*_: object) -> None:
+        steps.append(None)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    register_optimizer_step_post_hook(count)
+
+
 def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, tmp_path: Path) -> None:
     with_dropout = {"model__dropout": 0.2}
     launch(2, tmp_path, words(toy, tmp_path / "whole", **with_dropout))
     killed = words(toy, tmp_path / "killed", **with_dropout)
-    output = finish(torchrun(2, ENDING_RUN, "SIGKILL", 5, *killed, restarts=1))
+    output = finish(torchrun(2, ENDING_RUN, *killed, restarts=1))
     assert re.findall(r"resuming from step (\d+)", output) == ["4"]
     assert "Traceback" not in output
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
