@@ -1,9 +1,13 @@
 """Run by test_distributed.py under torchrun; each process writes the results of collective methods to FOLDER/rank.json.
 
-torchrun --nproc-per-node 2 collectives.py FOLDER
+torchrun --nproc-per-node 2 --max-restarts 1 collectives.py FOLDER
+
+Process 1 kills itself, but not after the restart.
 """
 
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -53,6 +57,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     try:
         with report_errors_once(), join_processes("cpu") as processes:
+            if processes.rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
             (folder / f"{processes.rank}.json").write_text(json.dumps(call_all(processes, folder)))
             with processes.sync_errors():
                 if processes.rank == 1:

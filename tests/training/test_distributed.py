@@ -64,33 +64,12 @@ SHORT = {
     "training.checkpoint_every": 2,
     "training.keep_checkpoints": 9,
 }
-ENDING_RUN = Path(__file__).with_name("ending_run.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-
-
-def torchrun(processes: int, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
-    """Start torchrun on the loopback interface."""
-    return subprocess.Popen(
-        [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo"},
-    )
 
 
 def words(toy: Path, out: Path, **changes: object) -> list[str]:
     settings = settings_of(SMALL | SHORT | {key.replace("__", "."): value for key, value in changes.items()})
     files = ["--src", str(toy / "train.en"), "--tgt", str(toy / "train.zh")]
     return ["train", *files, "--out", str(out), *settings]
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    """The output of a run that ended successfully."""
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    return output
 
 
 def start_processes(
@@ -157,7 +136,7 @@ def go_back(run: Path, step: int, to: Path) -> Path:
     return to
 
 
-# Under torchrun
+# In several processes
 
 
 def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
@@ -189,10 +168,7 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     toy: Path, tmp_path: Path, alone: Path
 ) -> None:
     sharded = words(toy, tmp_path / "two", training__sharding="fsdp")
-    first, killed = start_processes(2, tmp_path, sharded, [None, kill_in_step_5])
-    (_, message), _ = (process.communicate(timeout=120) for process in (first, killed))
-    assert "process 0 stops because another process has ended" in message
-    assert (first.returncode, killed.returncode) == (1, -signal.SIGKILL)
+    kill_second_process(tmp_path, sharded)
     assert "\nresuming from step 4\n" in launch(2, tmp_path, sharded)
     assert_same_training(tmp_path / "two", alone)
     files = {path.name for path in (tmp_path / "two" / "checkpoints" / "step-00000006").iterdir()}
@@ -206,6 +182,15 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
     assert "resuming from step 6\n" in output
     assert "resuming with 3 instead of 2 processes" in output
     assert_same_training(three, alone)
+
+
+def kill_second_process(folder: Path, train: list[str]) -> None:
+    """Start two processes, of which the second kills itself in step 5, and the first ends because of that."""
+    started = start_processes(2, folder, train, [None, kill_in_step_5])
+    (_, message), _ = (process.communicate(timeout=120) for process in started)
+    assert "process 0 stops because another process has ended" in message
+    assert "Traceback" not in message
+    assert [process.returncode for process in started] == [1, -signal.SIGKILL]
 
 
 def kill_in_step_5() -> None:
@@ -224,9 +209,8 @@ def test_restart_after_a_killed_process_ends_with_identical_weights(toy: Path, t
     with_dropout = {"model__dropout": 0.2}
     launch(2, tmp_path, words(toy, tmp_path / "whole", **with_dropout))
     killed = words(toy, tmp_path / "killed", **with_dropout)
-    output = finish(torchrun(2, ENDING_RUN, *killed, restarts=1))
-    assert re.findall(r"resuming from step (\d+)", output) == ["4"]
-    assert "Traceback" not in output
+    kill_second_process(tmp_path, killed)
+    assert re.findall(r"resuming from step (\d+)", launch(2, tmp_path, killed)) == ["4"]
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     for which in ("best", "last"):
         ours, theirs = weights(tmp_path / "killed", which), weights(tmp_path / "whole", which)
@@ -288,9 +272,21 @@ def run_steps_eagerly() -> None:
     cuda_graph.WARMUP_STEPS = 10**9
 
 
-def test_collective_methods_agree_in_all_processes(tmp_path: Path) -> None:
-    process = torchrun(2, Path(__file__).with_name("collectives.py"), tmp_path)
-    output, _ = process.communicate(timeout=60)
+def test_collective_methods_agree_in_all_processes_also_after_a_restart(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("collectives.py")
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "127.0.0.1:0",
+    ]
+    command = [*torchrun, "--nproc-per-node", "2", "--max-restarts", "1", str(script), str(tmp_path)]
+    environment = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo"}
+    output = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=120).stderr
+    assert output.count("process 0 stops because another process has ended") == 1
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert (first.pop("main_first"), second.pop("main_first")) == ("main", "other, mark True")
     assert first == second
