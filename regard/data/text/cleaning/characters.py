@@ -13,6 +13,8 @@ import numpy.typing as npt
 LETTER, DIGIT, SPACE, DAMAGE, SINGLE, INVISIBLE, LEAD, CONTINUATION = (1 << bit for bit in range(8))
 """Classes of characters. SINGLE: of a script without spaces, so that each character counts as a word. LEAD and
 CONTINUATION: the bytes of a UTF-8 character that was decoded as Windows-1252."""
+SIMPLIFIED, TRADITIONAL = 1, 2
+"""Variants of Chinese characters."""
 CODE_POINTS = 0x110000
 TABLED = 0x20000
 """Code points that are looked up in the Unicode database; above are ideographs and unassigned ones."""
@@ -102,6 +104,27 @@ def tables() -> Tables:
     flags[[ord(character) for character in WINDOWS_1252_CONTINUATION]] |= CONTINUATION
     random = mix(np.arange(CODE_POINTS, dtype=np.uint64))
     return Tables(flags, script, folded, random[folded], random)
+
+
+@cache
+def variants() -> npt.NDArray[np.uint8]:
+    """Return the variant of every code point, 0 for those of both and of neither.
+
+    The character sets of mainland China (GB 2312) and Taiwan (Big5) contain the common characters of one variant each.
+    """
+    result = np.zeros(CODE_POINTS, np.uint8)
+    for first, last in RANGES["Han"][2:4]:
+        for code in range(first, last + 1):
+            in_gb, in_big5 = (_encodes(chr(code), charset) for charset in ("gb2312", "big5"))
+            result[code] = SIMPLIFIED if in_gb and not in_big5 else TRADITIONAL if in_big5 and not in_gb else 0
+    return result
+
+
+def _encodes(character: str, charset: str) -> bool:
+    try:
+        return bool(character.encode(charset))
+    except UnicodeEncodeError:
+        return False
 
 
 def _flags_of(category: str, character: str) -> int:

@@ -11,14 +11,13 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.text.cleaning.analysis import Texts
-from regard.data.text.cleaning.fingerprints import FingerprintSet
-from regard.data.text.cleaning.model_rule import ModelRule, PairScore
+from regard.data.text.cleaning.corpus_rules import Learned, ModelRule, PairScore, Violation
+from regard.data.text.cleaning.fingerprints import Fingerprints, FingerprintSet, Sample
+from regard.data.text.cleaning.pair_rules import check_pairs
 from regard.data.text.cleaning.report import Report
-from regard.data.text.cleaning.rules import Chunk, Learned, Mask, check_pairs, either, make_chunk
-from regard.data.text.cleaning.sample import Sample
 from regard.data.text.cleaning.settings import RULES, CleaningSettings, ModelCleaningSettings
-from regard.data.text.readers import PairRecord
+from regard.data.text.cleaning.texts import Mask, Pairs, Texts, either
+from regard.data.text.readers import Pair, PairRecord
 from regard.errors import UserError
 
 CHUNK = 8192
@@ -93,7 +92,7 @@ class Cleaner:
             numbers = next(remaining, None)
             if numbers is None or len(numbers) != len(records):
                 raise UserError(f"{records[0].file}: changed while it was being cleaned; clean it again")
-            self._second_rules(records, numbers, learned, model)
+            self._second_pass(records, numbers, learned, model)
             self.report.total += len(records)
             progress("cleaning", len(records))
             yield records, numbers == 0
@@ -104,58 +103,50 @@ class Cleaner:
         exact, near, sample = FingerprintSet(), FingerprintSet(), Sample()
         decisions = []
         for part in chunks(records):
-            pairs = [record.pair for record in part]
-            chunk, numbers = make_chunk(pairs), np.zeros(len(part), np.uint8)
-            for rule, broken in check_pairs(chunk, self.settings):
+            pairs, numbers = Pairs([record.pair for record in part]), np.zeros(len(part), np.uint8)
+            for rule, broken in check_pairs(pairs, self.settings):
                 mark(numbers, rule, broken)
             if self._excluded.size:
-                mark(numbers, "overlap", either([self._excluded.contains(t.folded_hashes) for t in chunk.texts]))
-            fingerprints = chunk.folded_hashes()
+                mark(numbers, "overlap", either([self._excluded.contains(t.folded_hashes) for t in pairs.texts]))
+            fingerprints = pairs.folded_hashes()
             if self.settings.duplicates is not None:
-                mark_repeated(numbers, "duplicate", chunk.raw_hashes(), exact)
+                mark_repeated(numbers, "duplicate", pairs.raw_hashes(), exact)
             if self.settings.duplicates == "near":
                 mark_repeated(numbers, "near-duplicate", fingerprints, near)
             kept = np.flatnonzero(numbers == 0)
-            sample.add([pairs[index] for index in kept.tolist()], fingerprints[kept])
+            sample.add([part[index].pair for index in kept.tolist()], fingerprints[kept])
             decisions.append(numbers)
             progress("reading", len(part))
         return decisions, sample
 
-    def _second_rules(
+    def _second_pass(
         self, records: Sequence[PairRecord], numbers: Numbers, learned: Learned, model: ModelRule | None
     ) -> None:
-        """Apply the rules of the second pass and report the removed pairs."""
-        kept = np.flatnonzero(numbers == 0)
-        chunk = make_chunk([records[index].pair for index in kept.tolist()])
-        found = np.zeros(len(kept), np.uint8)
-        for rule, broken in learned.check(chunk):
-            mark(found, rule, broken)
-        numbers[kept] = found
-        details = self._details(chunk, kept, found, learned)
+        """Apply the rules that were learned to the remaining pairs, and report all pairs that were removed."""
+        details: dict[int, str] = {}
+
+        def remaining() -> tuple[npt.NDArray[np.int64], list[Pair]]:
+            places = np.flatnonzero(numbers == 0)
+            return places, [records[index].pair for index in places.tolist()]
+
+        def apply(violation: Violation, places: npt.NDArray[np.int64]) -> None:
+            new = violation.broken & (numbers[places] == 0)
+            numbers[places[new]] = NUMBERS[violation.rule]
+            if violation.values is not None:
+                values = violation.values[new].tolist()
+                details.update(
+                    (place, f"{value:.2f}") for place, value in zip(places[new].tolist(), values, strict=True)
+                )
+
+        places, pairs = remaining()
+        for violation in learned.check(Pairs(pairs)):
+            apply(violation, places)
         if model is not None and model.applied:
-            details |= self._apply_model(records, numbers, model)
+            places, pairs = remaining()
+            if pairs:
+                apply(model.check(pairs), places)
         for index in np.flatnonzero(numbers).tolist():
             self.report.add(NAMES[int(numbers[index])], records[index], details.get(index, ""))
-
-    def _apply_model(self, records: Sequence[PairRecord], numbers: Numbers, model: ModelRule) -> dict[int, str]:
-        """Apply the rule of the model to the remaining pairs; return the values of those that it removes."""
-        kept = np.flatnonzero(numbers == 0)
-        if not len(kept):
-            return {}
-        broken, values = model.check([records[index].pair for index in kept.tolist()])
-        numbers[kept[broken]] = NUMBERS["model"]
-        return {int(index): f"{value:.2f}" for index, value in zip(kept[broken], values[broken], strict=True)}
-
-    def _details(self, chunk: Chunk, kept: npt.NDArray[np.int64], found: Numbers, learned: Learned) -> dict[int, str]:
-        """Return values of the learned rules for the pairs that they removed."""
-        details: dict[int, str] = {}
-        measures = {"ratio": learned.ratios, "misaligned": learned.alignment_scores}
-        for rule, measure in measures.items():
-            places = np.flatnonzero(found == NUMBERS[rule])
-            if len(places):
-                values = measure(chunk)
-                details |= {int(kept[place]): f"{values[place]:.2f}" for place in places}
-        return details
 
 
 def chunks(records: Iterator[PairRecord]) -> Iterator[list[PairRecord]]:
@@ -177,7 +168,7 @@ def mark(numbers: Numbers, rule: str, broken: Mask) -> None:
     numbers[(numbers == 0) & broken] = NUMBERS[rule]
 
 
-def mark_repeated(numbers: Numbers, rule: str, fingerprints: npt.NDArray[np.uint64], seen: FingerprintSet) -> None:
+def mark_repeated(numbers: Numbers, rule: str, fingerprints: Fingerprints, seen: FingerprintSet) -> None:
     """Add the fingerprints of the remaining pairs to a set, and assign a rule to those that it contained."""
     kept = np.flatnonzero(numbers == 0)
     numbers[kept[~seen.add(fingerprints[kept])]] = NUMBERS[rule]

@@ -1,14 +1,17 @@
-"""Sets and maps of 64-bit fingerprints in numpy arrays: 12 to 27 bytes for each, however long the texts are."""
+"""Sets and maps of 64-bit fingerprints in numpy arrays, 12 to 27 bytes for each, and a sample of bounded size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from regard.data.text.readers import Pair
 
 Fingerprints = npt.NDArray[np.uint64]
 FIRST_SLOTS = 2**12
 MAX_LOAD = 0.6
 """Share of the slots in use, above which their number is doubled."""
+MAX_SAMPLE_CHARACTERS = 2**24
 
 
 class FingerprintSet:
@@ -93,7 +96,28 @@ def _home(keys: Fingerprints, mask: int) -> npt.NDArray[np.int64]:
     return (keys & np.uint64(mask)).astype(np.int64)
 
 
-def split(array: npt.NDArray[np.int64], size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield an array in parts."""
-    for start in range(0, len(array), size):
-        yield array[start : start + size]
+class Sample:
+    """The pairs with the smallest fingerprints, which depend only on the set of pairs and not on their order."""
+
+    def __init__(self, limit: int = MAX_SAMPLE_CHARACTERS) -> None:
+        self.limit, self.characters = limit, 0
+        self._pairs: list[tuple[int, Pair]] = []
+        self._largest = 2**64 - 1
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def add(self, pairs: Sequence[Pair], fingerprints: Fingerprints) -> None:
+        """Add different pairs; if the sample becomes too large, about half of it is dropped."""
+        for index in np.flatnonzero(fingerprints <= np.uint64(self._largest)).tolist():
+            self._pairs.append((int(fingerprints[index]), pairs[index]))
+            self.characters += len(pairs[index].source) + len(pairs[index].target)
+        while self.characters > self.limit and self._largest:
+            self._largest //= 2
+            self._pairs = [(fingerprint, pair) for fingerprint, pair in self._pairs if fingerprint <= self._largest]
+            self.characters = sum(len(pair.source) + len(pair.target) for _, pair in self._pairs)
+
+    def parts(self, size: int) -> Iterator[list[Pair]]:
+        """Yield the pairs in parts."""
+        for start in range(0, len(self._pairs), size):
+            yield [pair for _, pair in self._pairs[start : start + size]]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.text.cleaning.analysis import NGRAM_BITS, Texts, sums
+from regard.data.text.cleaning.texts import NGRAM_BITS, Texts, sums
 from regard.data.text.language_detection import ExpectedLanguage
 from regard.errors import UserError
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.data.text.cleaning.analysis import Words, sums
 from regard.data.text.cleaning.characters import mix
 from regard.data.text.cleaning.fingerprints import FingerprintMap
+from regard.data.text.cleaning.texts import Words, sums
 
 UNLINKED = 0.1
 """Probability of a word without a counterpart. Its logarithm is the lowest score of a word."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-from regard.data.text.cleaning.damage import describe_damage, find_markup
+from regard.data.text.cleaning.pair_rules import describe_damage, find_markup
 from regard.data.text.cleaning.settings import RULES
 from regard.data.text.readers import PairRecord
 

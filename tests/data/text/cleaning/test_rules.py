@@ -5,11 +5,12 @@ import pytest
 
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.cleaning import cleaner as cleaner_module
-from regard.data.text.cleaning.analysis import Texts
-from regard.data.text.cleaning.chinese import SIMPLIFIED, TRADITIONAL, expected_variant, wrong_variant
+from regard.data.text.cleaning.characters import SIMPLIFIED, TRADITIONAL
 from regard.data.text.cleaning.cleaner import Cleaner
-from regard.data.text.cleaning.damage import describe_damage, find_markup, is_mojibake
+from regard.data.text.cleaning.corpus_rules import expected_variant, wrong_variant
+from regard.data.text.cleaning.pair_rules import describe_damage, find_markup, is_mojibake
 from regard.data.text.cleaning.settings import RULES, CleaningSettings
+from regard.data.text.cleaning.texts import Texts
 from regard.data.text.readers import Pair, PairRecord
 from regard.errors import UserError
 

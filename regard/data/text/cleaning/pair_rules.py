@@ -1,16 +1,29 @@
-"""Encoding damage and markup, which are searched for in the few texts that have characters of both."""
+"""The rules that need only the pair: empty texts, damage, markup, lengths and copies, for many pairs at once.
+
+Damage and markup are searched for in the few texts that have characters of both.
+"""
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from regard.data.text.cleaning.analysis import Texts
-from regard.data.text.cleaning.characters import CONTINUATION, DAMAGE, LEAD, WINDOWS_1252_CONTINUATION
-from regard.data.text.cleaning.settings import MAX_CHARACTERS
+from regard.data.text.cleaning.characters import (
+    CONTINUATION,
+    DAMAGE,
+    INVISIBLE,
+    LEAD,
+    LETTER,
+    SPACE,
+    WINDOWS_1252_CONTINUATION,
+    mix,
+)
+from regard.data.text.cleaning.settings import MAX_CHARACTERS, CleaningSettings
+from regard.data.text.cleaning.texts import Mask, Pairs, Texts, either
 
+MIN_COPIED_WORDS = 4
+"""Words of both sides from which a share of common words counts."""
 _CONTINUATION = f"[{re.escape(WINDOWS_1252_CONTINUATION)}]"
 MOJIBAKE = re.compile(f"[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}}")
 """The bytes of one character beyond ASCII in UTF-8, read as Windows-1252 or Latin-1."""
@@ -37,7 +50,42 @@ ESCAPES_OF_MOSES = re.compile(rf"(?<!\S){_ESCAPE}|{_ESCAPE}(?!\S)", re.IGNORECAS
 """Tokenised text of Moses has these at the start or the end of tokens, on purpose."""
 
 
-def damaged(texts: Texts, strings: Sequence[str]) -> npt.NDArray[np.bool_]:
+def check_pairs(pairs: Pairs, settings: CleaningSettings) -> Iterator[tuple[str, Mask]]:
+    """Apply the rules that need only the pair; yield their names, each with which pairs break it."""
+    visible = [np.diff(texts.bounds) - texts.count_class(SPACE | INVISIBLE) for texts in pairs.texts]
+    yield "empty", either([numbers == 0 for numbers in visible])
+    if settings.encoding:
+        yield "encoding", either([damaged(*side) for side in zip(pairs.texts, pairs.strings, strict=True)])
+    if settings.markup:
+        yield "markup", either([has_markup(*side) for side in zip(pairs.texts, pairs.strings, strict=True)])
+    if settings.letters is not None:
+        letters = [texts.count_class(LETTER) for texts in pairs.texts]
+        yield "letters", either([a < settings.letters * b for a, b in zip(letters, visible, strict=True)])
+    yield "length", either([too_long(texts, settings) for texts in pairs.texts])
+    if settings.copies is not None:
+        yield "copy", copied(*pairs.texts, settings.copies)
+
+
+def too_long(texts: Texts, settings: CleaningSettings) -> Mask:
+    """Return which texts have too many characters or words."""
+    result = texts.lengths > settings.max_characters
+    return result if settings.max_words is None else result | (texts.words.counts > settings.max_words)
+
+
+def copied(source: Texts, target: Texts, share: float) -> Mask:
+    """Return which pairs have equal sides, or sides of which most words are common."""
+    keys = [mix(words.hashes ^ mix(words.owners.astype(np.uint64))) for words in (source.words, target.words)]
+    common = np.bincount(target.words.owners[np.isin(keys[1], keys[0])], minlength=len(target))
+    longer = np.maximum(source.words.counts, target.words.counts)
+    alike = (longer >= MIN_COPIED_WORDS) & (common >= share * longer)
+    result: Mask = alike | (source.folded_hashes == target.folded_hashes)
+    return result
+
+
+# Damage and markup
+
+
+def damaged(texts: Texts, strings: Sequence[str]) -> Mask:
     """Return which texts have damaged characters."""
     result = texts.has(DAMAGE)
     for index in np.flatnonzero(texts.has(LEAD, CONTINUATION) & ~result).tolist():
@@ -71,7 +119,7 @@ def _decode(sequence: str) -> str | None:
         return None
 
 
-def has_markup(texts: Texts, strings: Sequence[str]) -> npt.NDArray[np.bool_]:
+def has_markup(texts: Texts, strings: Sequence[str]) -> Mask:
     """Return which texts have tags or character references."""
     result = texts.has_code(ord("<")) | texts.has_code(ord("&"))
     for index in np.flatnonzero(result).tolist():

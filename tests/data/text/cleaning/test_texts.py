@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.text.cleaning.analysis import Texts, Words
 from regard.data.text.cleaning.characters import LETTER, SPACE, mix, tables
-from regard.data.text.cleaning.fingerprints import FingerprintMap, FingerprintSet
-from regard.data.text.cleaning.sample import Sample
+from regard.data.text.cleaning.fingerprints import FingerprintMap, FingerprintSet, Sample
 from regard.data.text.cleaning.settings import MAX_CHARACTERS
+from regard.data.text.cleaning.texts import Texts, Words
 from regard.data.text.readers import Pair
 
 TEXTS = st.lists(st.text(st.sampled_from("aB cdé.1我ほ €\u0301"), max_size=12), min_size=1, max_size=8)

@@ -1,4 +1,4 @@
-"""What the rules need to know of many texts at once, computed from the array of all their characters."""
+"""What the rules need to know of many texts and pairs at once, computed from the array of all their characters."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -11,10 +11,12 @@ import numpy.typing as npt
 from regard.data.text.cleaning.characters import DIGIT, LETTER, SINGLE, mix, tables
 from regard.data.text.cleaning.fingerprints import Fingerprints
 from regard.data.text.cleaning.settings import MAX_CHARACTERS
+from regard.data.text.readers import Pair
 
 NGRAM_BITS = 18
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C55)
 Counts = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Number = TypeVar("Number", np.int64, np.uint64, np.float64)
 
 
@@ -66,15 +68,19 @@ class Texts:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def count(self, characters: npt.NDArray[np.bool_]) -> Counts:
+    def count(self, characters: Mask) -> Counts:
         """Return how many characters of each text are selected."""
         return self.total(characters.view(np.uint8))
+
+    def count_class(self, flags: int) -> Counts:
+        """Return how many characters of each text are of one of some classes."""
+        return self.count((self.flags & flags) > 0)
 
     def total(self, values: npt.NDArray[Any]) -> Counts:
         """Return the sum over the characters of each text."""
         return sums(values, self.bounds, np.int64)
 
-    def has(self, *flags: int) -> npt.NDArray[np.bool_]:
+    def has(self, *flags: int) -> Mask:
         """Return which texts have a character of the first class, or in a row characters of several classes."""
         found = (self.flags & flags[0]) > 0
         for offset, flag in enumerate(flags[1:], start=1):
@@ -84,7 +90,7 @@ class Texts:
         result[np.searchsorted(self.bounds, places, side="right") - 1] = True
         return result
 
-    def has_code(self, code: int) -> npt.NDArray[np.bool_]:
+    def has_code(self, code: int) -> Mask:
         """Return which texts contain a code point."""
         result = np.zeros(len(self), np.bool_)
         result[np.searchsorted(self.bounds, np.flatnonzero(self.codes == code), side="right") - 1] = True
@@ -139,6 +145,32 @@ class Texts:
         hashed = before + (values[places] + after * _MULTIPLIER) * _MULTIPLIER
         indices = (mix(hashed) >> np.uint64(64 - NGRAM_BITS)).astype(np.int32)
         return indices, np.searchsorted(places, self.bounds)
+
+
+class Pairs:
+    """Some consecutive pairs, with the strings and the characters of both sides."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.strings = [pair.source for pair in pairs], [pair.target for pair in pairs]
+        self.texts = Texts(self.strings[0]), Texts(self.strings[1])
+
+    def raw_hashes(self) -> Fingerprints:
+        """Fingerprints of the pairs as they are."""
+        return _combine(*(texts.raw_hashes for texts in self.texts))
+
+    def folded_hashes(self) -> Fingerprints:
+        """Fingerprints of the pairs without case, punctuation, spaces and the values of digits."""
+        return _combine(*(texts.folded_hashes for texts in self.texts))
+
+
+def _combine(first: Fingerprints, second: Fingerprints) -> Fingerprints:
+    """Return a fingerprint of two fingerprints in this order."""
+    return mix(first * np.uint64(3) ^ second)
+
+
+def either(masks: Sequence[Mask]) -> Mask:
+    """Return where one of two masks is true."""
+    return masks[0] | masks[1]
 
 
 def sums(values: npt.NDArray[Any], bounds: npt.NDArray[np.int64], dtype: type[Number]) -> npt.NDArray[Number]:
