@@ -239,7 +239,7 @@ def _check_settings(translator: Translator, settings: DecodingSettings, glossary
     translator.glossary = glossary
     translator.resolve_settings(settings)
     if glossary is not None:
-        from regard.pipelines.glossary import request_with_terms
+        from regard.pipelines.term_search import request_with_terms
 
         translator.resolve_settings(settings, request_with_terms())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.data.text.tokenizer import Tokenizer, is_unspaced
+from regard.data.text.tokenizer import Tokenizer
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.errors import UserError
 
@@ -34,7 +34,7 @@ class Constraints:
         """Return the constraints as tokens, in a request without a source."""
         self._check()
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
-        required = tuple(_tokenise(phrase, target) for phrase in self.required)
+        required = tuple(tuple(target.encode_phrase(phrase)) for phrase in self.required)
         forbidden = tuple(_build_automaton(phrase, target.token_bytes) for phrase in self.forbidden)
         return DecodingRequest((), prefix, required, forbidden)
 
@@ -48,11 +48,6 @@ class Constraints:
                     raise UserError(f"{phrase!r} is both required and forbidden; choose one")
                 if phrase in text:
                     raise UserError(f"{phrase!r} is forbidden, but is part of {text!r}, which is required; choose one")
-
-
-def _tokenise(phrase: str, target: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens of a phrase inside a sentence: after a space, except in scripts without spaces."""
-    return tuple(target.encode_continuation(phrase) if is_unspaced(phrase) else target.encode(phrase))
 
 
 def _build_automaton(phrase: str, token_bytes: Sequence[bytes]) -> PhraseAutomaton:

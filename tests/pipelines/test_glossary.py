@@ -10,7 +10,7 @@ from regard import SearchSettings, Translator
 from regard.data.text.glossary import find_target
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.pipelines.terms import SentenceTerms, TargetAutomaton
+from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
 from tests.conftest import OBJECTS, SUBJECTS, VERBS, Command, toy_pairs
 
 SOURCES = [pair.source for pair in toy_pairs()[::9]]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from regard.data.text.glossary import Glossary, TermMatch, find_target
 from regard.data.text.readers import Pair
-from regard.data.text.tokenizer import Tokenizer, is_unspaced
+from regard.data.text.tokenizer import Tokenizer
 
 MARKERS = ("<term>", "<as>", "</term>")
 
@@ -37,10 +37,8 @@ def encode_with_terms(tokenizer: Tokenizer, text: str, matches: Sequence[TermMat
     position = 0
     for match in matches:
         start = match.start - (match.start > position and text[match.start - 1] == " ")  # a space belongs to its word
-        target = match.term.target
-        translation = tokenizer.encode_continuation(target) if is_unspaced(target) else tokenizer.encode(target)
         tokens += [*encode(position, start), start_marker, *encode(start, match.end)]
-        tokens += [as_marker, *translation, end_marker]
+        tokens += [as_marker, *tokenizer.encode_phrase(match.term.target), end_marker]
         position = match.end
     return tokens + encode(position, len(text))
 

@@ -182,6 +182,10 @@ class Tokenizer:
         """Return the ids of a text that directly follows other text: no leading space is added."""
         return self._backend.encode(_normalise(text, "the text")).ids
 
+    def encode_phrase(self, text: str) -> list[int]:
+        """Return the ids of a phrase inside a text: after a space, except in scripts without spaces."""
+        return self.encode_continuation(text) if is_unspaced(text) else self.encode(text)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts faster than one by one."""
         ids: list[list[int]] = []

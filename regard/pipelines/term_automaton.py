@@ -34,7 +34,7 @@ class TargetAutomaton:
         self._initials = {target[0], target[0].upper()}
         self._before, self._after = is_word_character(target[0]), is_word_character(target[-1])
         spaced = not is_unspaced(target)
-        self._tokens = tokenizer.encode(target) if spaced else tokenizer.encode_continuation(target)
+        self._tokens = tokenizer.encode_phrase(target)
         lengths = [len(self._bytes[token]) for token in self._tokens]
         # What comes before each token of the usual tokenisation, without the leading space.
         self._starts = {end - spaced: token for end, token in zip(accumulate(lengths), self._tokens[1:], strict=False)}
