@@ -29,7 +29,8 @@ MIN_WORDS = 5
 """Number of distinct words of a kind from which that share is computed."""
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_UNITS = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")
+_UNITS = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s,，、'’\"“”`*-]+")
+"""Words, Chinese and Japanese characters, and punctuation other than commas, quotes and hyphens."""
 _LATIN = "A-Za-zÀ-ÖØ-öø-ɏ"
 _WORDS = re.compile(rf"[{_LATIN}][{_LATIN}0-9]*(?:-[{_LATIN}0-9]+)*")
 _OTHER_LETTERS = re.compile(rf"[^\W\d_{_LATIN}]")
@@ -74,8 +75,8 @@ def _join(items: Sequence[str]) -> str:
 
 def find_repetition(source: str, translation: str) -> str:
     """Return the phrase that the translation repeats in a row more often than the source; "" if there is none."""
-    units = _UNITS.findall(translation)
-    folded = [unit.casefold() for unit in units]
+    units = list(_UNITS.finditer(translation))
+    folded = [unit[0].casefold() for unit in units]
     source_units: list[str] | None = None
     for length in range(1, min(LONGEST_REPEATED, len(units) // 2) + 1):
         times, start = _longest_run(folded, length)
@@ -84,8 +85,7 @@ def find_repetition(source: str, translation: str) -> str:
         if source_units is None:
             source_units = [unit.casefold() for unit in _UNITS.findall(source)]
         if times > max(_longest_run(source_units, one)[0] for one in range(1, LONGEST_REPEATED + 1)):
-            phrase = units[start : start + length]
-            return _join(["".join(phrase) if re.match(f"[{_CJK}]", phrase[0]) else " ".join(phrase)])
+            return _join([translation[units[start].start() : units[start + length - 1].end()]])
     return ""
 
 
@@ -144,14 +144,15 @@ def learn_copied_words(sources: Sequence[str], references: Sequence[str]) -> Cop
     first: dict[str, dict[str, bool]] = {kind: {} for kind in KINDS}
     seen, copied = Counter[str](), Counter[str]()
     for source, reference in zip(sources, references, strict=True):
-        folded = reference.casefold()
         for kind, word in name_candidates(source):
             key = word.casefold()
             seen[key] += 1
-            copied[key] += key in folded
-            first[kind].setdefault(key, key in folded)
+            copied[key] += word in reference
+            first[kind].setdefault(key, word in reference)
     kinds = [
-        kind for kind, words in first.items() if len(words) >= 5 and sum(words.values()) >= MIN_COPIED * len(words)
+        kind
+        for kind, words in first.items()
+        if len(words) >= MIN_WORDS and sum(words.values()) >= MIN_COPIED * len(words)
     ]
     always = (word for word, number in seen.most_common() if number > 1 and copied[word] == number)
     never = (word for word, number in seen.most_common() if copied[word] < MIN_COPIED * number)

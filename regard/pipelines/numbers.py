@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-_NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f'’]\d+)*")
+_NUMBER = re.compile(r"\d+(?:[.,，\u00a0\u202f'’]\d+)*")
 _GROUP_SPACE = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
 _CHINESE = re.compile("[零〇一二两三四五六七八九十百千万亿]+")
 _CHINESE_DIGITS = dict(zip("零一二三四五六七八九〇两", "012345678902", strict=True))
@@ -19,6 +19,15 @@ _MULTIPLIER = re.compile(
     r"mil\b|miles\b|millones|millón|mio|mrd)",
     re.IGNORECASE,
 )
+_ONE_MULTIPLE = re.compile(
+    r"\b(?:an?|one|eine?|une?|un[ao])\s+(?:hundred|thousand|\w+illi[oa]rd|\w+illi[oó]n)", re.IGNORECASE
+)
+_MONTHS = [re.compile(rf"\b(?:{names})", re.IGNORECASE) for names in (
+    "jan|jän|ener|genn", "feb|fév|fev", "mar|mär", "apr|avr|abr", "may|mai|mag", "jun|juin|giu",
+    "jul|juil|lug", "aug|août|ago", "sep|set", "oct|okt|ott|out", "nov", "dec|dez|déc|dic",
+)]  # fmt: skip
+"""Starts of the names of the months, which Chinese and Japanese number."""
+_DECADE = re.compile(r"年代|s\b|er\b")
 _AFTERNOON = re.compile(r"\s{0,2}(?::?\d\d)?\s{0,2}(?:p\.?\s?m\b|o'clock|o’clock|点|uhr)", re.IGNORECASE)
 _HALF = re.compile(r"\bhal[bf]|半|\bdemi|\bmedi[ao]|\bmezz[ao]", re.IGNORECASE)
 _QUARTER = re.compile(r"viertel|\bquarter|刻|\bquart|\bcuarto", re.IGNORECASE)
@@ -79,14 +88,32 @@ class _Target:
         self.digits |= {_digits(part) for number in written for part in re.findall(r"\d+", number)}
         self.digits |= {value for match in _CHINESE.finditer(text) for value in _chinese_values(match[0])}
         self.is_scaled = any(_MULTIPLIER.match(text, match.end()) for match in _NUMBER.finditer(text))
+        if _ONE_MULTIPLE.search(text):
+            self.digits.add("1")
 
     def contains(self, match: re.Match[str], source: str) -> bool:
-        """Return whether a number of the source occurs, in digits, in words or as a part of an hour."""
+        """Return whether a number of the source occurs, in digits, in words or as a part of a date or an hour."""
         digits = _digits(match[0])
-        if digits in self.digits or self._is_spelled(digits):
+        if digits in self.digits or self._is_spelled(digits) or self._has_parts(match[0]):
             return True
         if self.is_scaled or _MULTIPLIER.match(source, match.end()):
             return digits.rstrip("0") in {value.rstrip("0") for value in self.digits}
+        return self._has_date(digits, match.end(), source) or self._has_hour(digits, match, source)
+
+    def _has_parts(self, number: str) -> bool:
+        """Return whether the parts of a number such as 6.30 or 3,4 occur in a row, as in 6:30 or "3 and 4"."""
+        parts = re.findall(r"\d+", number)
+        in_a_row = r"\D{1,5}".join(parts)
+        return len(parts) > 1 and re.search(rf"(?<!\d){in_a_row}(?!\d)", self.text) is not None
+
+    def _has_date(self, digits: str, end: int, source: str) -> bool:
+        if source.startswith("月", end) and 1 <= int(digits) <= 12:
+            return _MONTHS[int(digits) - 1].search(self.text) is not None
+        if source.startswith("世纪", end):
+            return any(value[:-2] == str(int(digits) - 1) for value in self.digits)
+        return _DECADE.match(source, end) is not None and digits[-2:] in {value[-2:] for value in self.digits}
+
+    def _has_hour(self, digits: str, match: re.Match[str], source: str) -> bool:
         is_minute = source[: match.start()].endswith(":")
         if (is_minute and digits == "0") or (digits in _FRACTIONS and _FRACTIONS[digits].search(self.text)):
             return True

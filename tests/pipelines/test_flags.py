@@ -14,6 +14,7 @@ from regard.pipelines.numbers import missing_numbers
         ("He came home late.", "Er kam spät nach Hause, er kam spät nach Hause.", "Er kam spät nach Hause"),
         ("I love apples", "我喜欢苹果我喜欢苹果", "我喜欢苹果"),
         ("no", "nein nein nein nein", "nein"),
+        ("I do.", "Ja, das tue ich. Ja, das tue ich.", "Ja, das tue ich."),
     ],
 )
 def test_repeated_phrases_are_found(source: str, translation: str, phrase: str) -> None:
@@ -29,6 +30,7 @@ def test_repeated_phrases_are_found(source: str, translation: str, phrase: str) 
         ("Have a look.", "看看。"),
         ("He had had enough.", "He had had enough."),
         ("Wait... stop!!!", "Warte... halt!!!"),
+        ("See the context menu. It is new.", "见上下文菜单。上下文菜单是新的。"),
         ("", ""),
     ],
 )
@@ -61,6 +63,14 @@ def test_repetitions_of_the_source_and_short_ones_are_accepted(source: str, tran
         ("$3.00", "3美元", []),
         ("2 or 3 years", "两三年", []),
         ("25 days", "fünf Tage", ["25"]),
+        ("2013年10月20日", "October 20, 2013", []),
+        ("2013年10月20日", "November 20, 2013", ["10"]),
+        ("10亿日元", "a billion yen", []),
+        ("um 6.30 Uhr", "at 6:30", []),
+        ("um 6.30 Uhr", "at 6:45", ["6.30"]),
+        ("a check of 1,843,500 dollars", "1，843，500美元的支票", []),
+        ("20世纪80年代", "the 1980s", []),
+        ("20世纪70年代", "the 1980s", ["70"]),
     ],
 )
 def test_missing_numbers(source: str, translation: str, missing: list[str]) -> None:
@@ -83,12 +93,15 @@ SOURCES = [
     "a friend of Tom and Ann",
     "he met Bill on Monday",
     "with Eve, Joe and Max on Monday",
+    "the dogs of Kim, Lee and Pia",
 ]
+INFLECTED = [("der Hand", "the hand"), ("eine Hand", "a hand"), ("seine Hand", "his hand"), ("Eves Hund", "Eve's dog")]
 COPIES = [
     "wir sahen Tom in London",
     "ein Freund von Tom und Ann",
     "er traf Bill am Montag",
     "mit Eve, Joe und Max am M.",
+    "die Hunde von Kim, Lee und Pia",
 ]
 
 
@@ -100,7 +113,11 @@ def test_names_are_expected_if_references_copy_them() -> None:
     assert find_flags("I saw Zoe", "ich sah sie") == {}
 
 
+def test_words_in_lower_case_are_not_copies() -> None:
+    assert learn_copied_words(*zip(*INFLECTED, strict=True)).copied == ()
+
+
 def test_names_are_not_expected_if_references_transliterate_them() -> None:
-    names = learn_copied_words(SOURCES, ["我们在伦敦看到了汤姆", "汤姆和安的朋友", "他遇到了比尔", "和伊芙在一起"])
+    names = learn_copied_words(SOURCES, ["汤姆在伦敦", "汤姆和安的朋友", "遇到了比尔", "和伊芙", "金的狗"])
     assert names.kinds == ()
     assert find_flags("I saw Tom", "我看见了汤姆", names) == {}

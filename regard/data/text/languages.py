@@ -98,6 +98,12 @@ def detect_language(texts: Iterable[str]) -> str:
     return language if number > MIN_SHARE * total else ""
 
 
+def script_share(text: str, code: str) -> float:
+    """Return the share of the letters of a text that are in a script that hardly any language but this one uses."""
+    letters = [unicodedata.name(character, "").partition(" ")[0] for character in text if character.isalpha()]
+    return sum(_SCRIPTS.get(script) == code for script in letters) / max(1, len(letters))
+
+
 def has_spaces(code: str) -> bool:
     """Return whether a language, such as "en" or "zh-CN", is written with spaces between words."""
     return language_of(code) not in _UNSPACED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from regard.data.text.languages import LANGUAGE_NAMES, detect_language, language_of, script_languages
+from regard.data.text.languages import LANGUAGE_NAMES, detect_language, language_of, script_languages, script_share
 
 if TYPE_CHECKING:
     from regard.data.text.language_detection import ExpectedLanguage
@@ -16,6 +16,10 @@ MIN_LETTERS, MIN_SCRIPT_LETTERS = 20, 4
 """Letters of the shortest text that is identified, and of the shortest text whose script is examined."""
 MIN_PROBABILITY, MAX_EXPECTED = 0.95, 0.01
 """Probability of another language from which, and of the expected one up to which, a text is reported."""
+
+
+MIN_OWN_SHARE = 0.03
+"""Share of the letters in the script of the language from which the others may be names, code and markup."""
 
 
 class SourceLanguageCheck:
@@ -47,6 +51,8 @@ class SourceLanguageCheck:
             is_kanji = self.code == "ja" and by_script == "zh" and letters < MIN_LETTERS
             return "" if is_kanji else by_script
         other_script = not by_script and self.code in script_languages()
+        if other_script and script_share(text, self.code) >= MIN_OWN_SHARE:
+            return ""
         if by_script or letters < MIN_LETTERS:
             return UNDETERMINED if other_script else ""
         return self._identify(text) or (UNDETERMINED if other_script else "")

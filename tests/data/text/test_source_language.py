@@ -30,6 +30,7 @@ def test_other_languages_are_found(code: str, text: str, found: str) -> None:
         ("en", "Der Hund."),  # too short to tell
         ("en", "12345 !?"),
         ("zh", "我喜欢用 Python"),
+        ("zh", "在 :mod:`importlib.metadata` 里新增了 :func:`packages_distributions`。"),
         ("zh-Hant", "這是一個句子"),
         ("zh", "這是一個句子"),
         ("ja", "東京都"),
