@@ -15,7 +15,7 @@ from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.decoding.constraints import DecodingRequest
 from regard.pipelines.hypothesis import Hypothesis, TermUse
 from regard.pipelines.sentence_translator import Details, SentenceRequest, SentenceTranslator
-from regard.pipelines.terms import SentenceTerms, TargetAutomaton
+from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
 
 TERM_BEAM = 16
 """Minimum beam width of a search with required terms, which shares the beam among partly placed terms."""

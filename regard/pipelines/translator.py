@@ -271,7 +271,7 @@ class Translator(SentenceTranslator):
         search: Callable[[Sequence[SentenceRequest]], list[list[Hypothesis]]]
         search = partial(self.search, settings=settings, details=details)
         if any(request.glossary for request in requests):
-            from regard.pipelines.glossary import TermSearch
+            from regard.pipelines.term_search import TermSearch
 
             search = TermSearch(self, settings, details)
         return search(requests) if self.memory is None else self.memory.search(requests, search)
