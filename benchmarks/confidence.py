@@ -78,8 +78,7 @@ def main() -> None:
         result["other"] = measure_calibration(translator, calibration, other, settings)
     path = RESULTS / "confidence.json"
     saved = json.loads(path.read_text("utf-8")) if path.exists() else {"runs": {}}
-    saved["runs"][arguments.name] = result
-    save_result(saved | environment("cpu"), "confidence")
+    save_result({"runs": saved["runs"] | {arguments.name: result | environment("cpu")}}, "confidence")
 
 
 def measure_calibration(

@@ -20,6 +20,7 @@ from reports import (
     croco,
     decoding,
     domain,
+    glossary,
     headline,
     nat,
     serving,
@@ -87,6 +88,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/guides/explaining.md": {"attribution": of("attribution", attribution.write_alignment, otherwise="")},
     "docs/guides/confidence.md": of_confidence("en"),
     "docs/zh/guides/confidence.md": of_confidence("zh"),
+    "docs/guides/glossary.md": {"results": of("glossary", glossary.write_glossary)},
     "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
     "docs/images.md": {
         "images": settings.write_images,

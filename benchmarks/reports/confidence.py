@@ -58,7 +58,7 @@ def write_calibration(result: Result, language: str = "en") -> str:
         table(texts["calibration"].split("|"), rows),
         texts["review"],
         table(texts["reject"].split("|"), rejects),
-        f"{texts['limits']} {cite(result)}{texts['end']}",
+        f"{texts['limits']} {_cite_runs(result, texts['end'])}",
     )
 
 
@@ -79,7 +79,12 @@ def write_flags(result: Result, language: str = "en") -> str:
         for flag, entry in run["flags"].items()
         if entry["faults"] >= MIN_FAULTS
     ]
-    return paragraphs(texts["faults"], table(texts["flags"].split("|"), rows), f"{cite(result)}{texts['end']}")
+    return paragraphs(texts["faults"], table(texts["flags"].split("|"), rows), _cite_runs(result, texts["end"]))
+
+
+def _cite_runs(result: Result, end: str) -> str:
+    """Cite the measurement of each run."""
+    return "; ".join(f"{name}: {cite(run)}" for name, run in result["runs"].items()) + end
 
 
 def _parts(result: Result) -> Iterator[tuple[str, str, Result]]:

@@ -27,10 +27,11 @@ def test_tables_have_a_row_for_each_run() -> None:
     measured |= {"right_tokens": 0.55, "reject": reject}
     flags = {"repetition": {"faults": 60, "recall": 0.9, "unchanged": 70, "false_alarms": 0.0, "precision": 1.0}}
     flags["missing-name"] = {"faults": 3, "recall": 0.0, "unchanged": 9, "false_alarms": 0.0, "precision": None}
-    result = {"runs": {"a": {"test": measured, "other": measured, "flags": flags}}, "versions": {"torch": "2"}}
-    result["date"] = "2026-01-01"
+    run = {"test": measured, "other": measured, "flags": flags, "versions": {"torch": "2"}, "date": "2026-01-01"}
+    result = {"runs": {"a": run}}
     text = write_calibration(result)
     assert "| a | 1,000 | 58.5 % | 0.030 | 55.0 % | 0.009 |" in text
     assert "| a, other text | 0.4 | 25.0 % | 50.0 % | 75.0 % |" in text
     assert "| `repetition` | a | 60 | 90.0 % | 70 | 0.0 % | 100.0 % |" in write_flags(result, "zh")
     assert "missing-name" not in write_flags(result)
+    assert text.endswith("a: torch 2, 2026-01-01.")
