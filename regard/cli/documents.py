@@ -39,11 +39,16 @@ def choose_format(source: Path, format: str | None, column: str | None) -> str |
     return None if chosen == LINES else chosen
 
 
-def check(source: Path, output: Path | None, rejected: Mapping[str, object]) -> None:
+def check(source: Path, output: Path | None, format: str, rejected: Mapping[str, object]) -> None:
     """Reject missing and contradicting options before a model is loaded."""
     options.reject_options(f"the document {source}", rejected)
     if output is None:
         raise UserError(f"{source} is a document; name the file to write with --output, or use --format {LINES}")
+    if find_format(output.name) not in (None, "txt", format):
+        endings = " or ".join(FORMATS[format].suffixes)
+        raise UserError(
+            f"{output}: has the format of {source}, which is {format}; choose a name that ends in {endings}"
+        )
 
 
 def translate(

@@ -106,7 +106,7 @@ def translate(
             "--no-split": not split,
             "--reject": reject,
         }
-        documents.check(source, output, rejected | {"--prefix": prefix or None, "--require": require})
+        documents.check(source, output, document, rejected | {"--prefix": prefix or None, "--require": require})
         _check_files(text, source, key, output, resume)
         assert output is not None
         terms = _read_glossary(glossary)

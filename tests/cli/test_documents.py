@@ -67,6 +67,7 @@ def test_text_files_are_lines_unless_the_format_is_given(trained_run: Path, tmp_
     ("options", "message"),
     [
         ((), "is a document; name the file to write with --output, or use --format lines"),
+        (("--output", "x.docx"), "talk.srt, which is srt; choose a name that ends in .srt"),
         (("--output", "x.srt", "--n-best", 2), "--n-best: has no effect with the document"),
         (("--output", "x.srt", "--no-split"), "--no-split: has no effect with the document"),
         (("--output", "x.srt", "--require", "a"), "--require: has no effect with the document"),
