@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from harness import environment, measure_alternately, save_result
 
-from regard.decoding.config import NATSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.nat import NATGenerator
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.runtime import choose_device

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.beam_trace import BeamTrace
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest, Ints, Requirements, TokenConstraints, track_requirements
+from regard.decoding.config import DecodingRequest, SearchSettings, TokenConstraints
+from regard.decoding.constraints import Ints, Requirements, track_requirements
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 from regard.errors import UserError
 
@@ -76,7 +76,10 @@ class BeamSearch(Generic[S]):
         self.stepper, self.settings = stepper, settings
         B, K = len(requests), settings.beam_width
         self.constraints = TokenConstraints.of(requests, settings, stepper.eos, stepper.device, stepper.max_length)
-        self.required = track_requirements(requests, K)
+        self.required: Requirements | None = None
+        if any(request.needs_beam for request in requests):
+            phrases, terms = [request.required for request in requests], [request.terms for request in requests]
+            self.required = track_requirements(phrases, terms, K)
         self.results: list[list[TokenHypothesis]] = [[] for _ in requests]
         self.state = stepper.start([request.source for request in requests], K)
         self.sentences: Ints = np.arange(B)  # index of the sentence in each row

@@ -1,41 +1,19 @@
-"""Constraints on target tokens: lengths, prefixes, n-gram repetition, and forbidden and required phrases.
+"""Automata of forbidden and required phrases and terms, and the progress of hypotheses in what is required.
 
 Shapes: B sentences, K hypotheses per sentence, V vocabulary, L tokens so far.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-
-from regard.decoding.config import SearchSettings
-from regard.errors import UserError
 
 Phrase = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class DecodingRequest:
-    """A source sentence as tokens, and the constraints on its translation."""
-
-    source: Sequence[int]
-    prefix: Phrase = ()
-    required: tuple[Phrase, ...] = ()
-    forbidden: tuple[PhraseAutomaton, ...] = ()
-    terms: TermAutomaton | None = None
-
-    @property
-    def needs_beam(self) -> bool:
-        """Whether phrases are required, which only beam search supports."""
-        return bool(self.required) or self.terms is not None
 
 
 class TermAutomaton(Protocol):
@@ -84,13 +62,15 @@ class Requirements(Protocol):
         """Return the progress in the given sentences."""
 
 
-def track_requirements(requests: Sequence[DecodingRequest], beam_width: int) -> Requirements | None:
-    """Return the required phrases and terms of a batch, or None if there are none."""
-    phrases = RequiredPhrases.of(requests, beam_width)
-    if all(request.terms is None for request in requests):
-        return phrases
-    terms = RequiredTerms([request.terms for request in requests], np.zeros((len(requests), beam_width), np.int64))
-    return terms if phrases is None else CombinedRequirements(phrases, terms)
+def track_requirements(
+    phrases: Sequence[Sequence[Phrase]], terms: Sequence[TermAutomaton | None], beam_width: int
+) -> Requirements | None:
+    """Return the progress in the required phrases and terms of each sentence; None if no sentence has any."""
+    required = RequiredPhrases.of(phrases, beam_width)
+    if all(automaton is None for automaton in terms):
+        return required
+    states = RequiredTerms(list(terms), np.zeros((len(terms), beam_width), np.int64))
+    return states if required is None else CombinedRequirements(required, states)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,123 +99,6 @@ class PhraseAutomaton:
         return completing
 
 
-@dataclass
-class TokenConstraints:
-    """Masks tokens that may not follow. Required phrases are tracked by `RequiredPhrases`.
-
-    Attributes:
-        settings: Settings of the search.
-        eos: The END token.
-        max_lengths: Maximum number of tokens, END included, (B,).
-        prefixes: Prefix tokens, followed by -1, (B, longest prefix).
-        forbidden: For each forbidden phrase, the sentences that it applies to, (B,).
-    """
-
-    settings: SearchSettings
-    eos: int
-    max_lengths: Tensor
-    prefixes: Tensor
-    forbidden: dict[PhraseAutomaton, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._min_max_length = int(self.max_lengths.min()) if len(self.max_lengths) else 0
-
-    @classmethod
-    def of(
-        cls,
-        requests: Sequence[DecodingRequest],
-        settings: SearchSettings,
-        eos: int,
-        device: torch.device,
-        model_max_length: int | None = None,
-    ) -> TokenConstraints:
-        """Build the constraints of a batch."""
-        longest = max(len(request.prefix) for request in requests)
-        limits = [max(settings.max_target_length(len(r.source)), len(r.prefix) + 1) for r in requests]
-        if model_max_length is not None:
-            if max(longest, settings.min_length) + 1 > model_max_length:
-                raise UserError(
-                    f"a prefix of {longest} tokens or min_length {settings.min_length} is too long: the model has "
-                    f"{model_max_length} learned positions"
-                )
-            limits = [min(limit, model_max_length) for limit in limits]
-        prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
-        forbidden = {
-            phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)
-            for phrase in dict.fromkeys(phrase for request in requests for phrase in request.forbidden)
-        }
-        table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
-        return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
-
-    def select(self, sentences: Tensor) -> TokenConstraints:
-        """Return the constraints of the given sentences."""
-        forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
-        return TokenConstraints(
-            self.settings, self.eos, self.max_lengths[sentences], self.prefixes[sentences], forbidden
-        )
-
-    def apply(self, log_probs: Tensor, tokens: Ints, must_continue: Tensor | None = None) -> Tensor:
-        """Return log-probabilities, (B, K, V), with -inf for tokens that may not follow.
-
-        Args:
-            log_probs: Log-probabilities of the next tokens. They are returned unchanged if no constraint is active.
-            tokens: Tokens of the hypotheses so far, (B, K, L).
-            must_continue: Hypotheses that must not end, because they lack a required phrase, (B, K).
-        """
-        step = tokens.shape[2]
-        allowed = log_probs
-        if step < self.settings.min_length:
-            must_continue = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
-        if must_continue is not None:
-            allowed = allowed.clone()
-            allowed[..., self.eos].masked_fill_(must_continue, -math.inf)
-        if self.forbidden or self.settings.no_repeat:
-            if self.settings.no_repeat and step >= self.settings.no_repeat:
-                allowed = self._forbid_repetition(allowed, torch.from_numpy(tokens).to(log_probs.device))
-            for phrase, sentences in self.forbidden.items():
-                completing = torch.from_numpy(phrase.completing(tokens)).to(log_probs.device)  # (B, K, V)
-                allowed = allowed.masked_fill(completing & sentences[:, None, None], -math.inf)
-            # If all tokens are forbidden, the hypothesis ends.
-            stuck = (allowed == -math.inf).all(-1, keepdim=True)
-            allowed = torch.where(stuck, self._only(log_probs, self.eos), allowed)
-        if step < self.prefixes.shape[1]:
-            forced = self.prefixes[:, step]
-            allowed = torch.where((forced >= 0)[:, None, None], self._only(log_probs, forced.clamp(min=0)), allowed)
-        if step + 1 >= self._min_max_length:
-            at_limit = self.max_lengths == step + 1
-            allowed = torch.where(at_limit[:, None, None], self._only(log_probs, self.eos), allowed)
-        return allowed
-
-    def reason(self, sentence: int, tokens: Sequence[int], token: int, phrase_missing: bool) -> str:
-        """Return the constraint that forbids `token` after `tokens`."""
-        step = len(tokens)
-        if int(self.max_lengths[sentence]) == step + 1:
-            return "only END is allowed at the maximum length"
-        if step < self.prefixes.shape[1] and int(self.prefixes[sentence, step]) >= 0:
-            return "the prefix has another token"
-        if token == self.eos:
-            return "a required phrase is missing" if phrase_missing else "it would end before min_length"
-        for phrase, sentences in self.forbidden.items():
-            if bool(sentences[sentence]) and phrase.completing(np.array(tokens, np.int64))[token]:
-                return "it would complete a forbidden phrase"
-        return "it would repeat an n-gram"
-
-    def _only(self, log_probs: Tensor, token: int | Tensor) -> Tensor:
-        """Return -inf except for one token: the same for all sentences, or one per sentence, (B,)."""
-        B, K, _ = log_probs.shape
-        index = torch.as_tensor(token, device=log_probs.device).expand(B)[:, None, None].expand(-1, K, 1)
-        return torch.full_like(log_probs, -math.inf).scatter(2, index, log_probs.gather(2, index))
-
-    def _forbid_repetition(self, log_probs: Tensor, history: Tensor) -> Tensor:
-        n = self.settings.no_repeat
-        ngrams = history.unfold(2, n, 1)  # (B, K, L - n + 1, n)
-        suffix = history[:, :, None, history.shape[2] - n + 1 :]
-        repeated = (ngrams[..., :-1] == suffix).all(-1)
-        banned = torch.zeros_like(log_probs, dtype=torch.int8)
-        banned.scatter_reduce_(2, ngrams[..., -1], repeated.to(torch.int8), "amax")
-        return log_probs.masked_fill(banned.bool(), -math.inf)
-
-
 class RequiredPhrases:
     """Progress of each hypothesis in each required phrase: one Knuth-Morris-Pratt automaton per phrase.
 
@@ -252,21 +115,21 @@ class RequiredPhrases:
         self.phrases, self.lengths, self.fallbacks, self.progress = phrases, lengths, fallbacks, progress
 
     @classmethod
-    def of(cls, requests: Sequence[DecodingRequest], beam_width: int) -> RequiredPhrases | None:
-        """Return the phrases of a batch, or None if there are none."""
-        C = max(len(request.required) for request in requests)
+    def of(cls, required: Sequence[Sequence[Phrase]], beam_width: int) -> RequiredPhrases | None:
+        """Return the phrases of each sentence of a batch, or None if there are none."""
+        C = max(map(len, required))
         if not C:
             return None
-        P = max(len(phrase) for request in requests for phrase in request.required)
-        phrases = np.full((len(requests), C, P + 1), -1)
-        fallbacks = np.zeros((len(requests), C, P + 1), np.int64)
-        lengths = np.zeros((len(requests), C), np.int64)
-        for b, request in enumerate(requests):
-            for c, phrase in enumerate(request.required):
+        P = max(len(phrase) for row in required for phrase in row)
+        phrases = np.full((len(required), C, P + 1), -1)
+        fallbacks = np.zeros((len(required), C, P + 1), np.int64)
+        lengths = np.zeros((len(required), C), np.int64)
+        for b, row in enumerate(required):
+            for c, phrase in enumerate(row):
                 phrases[b, c, : len(phrase)] = phrase
                 fallbacks[b, c, : len(phrase)] = _fallbacks(phrase)
                 lengths[b, c] = len(phrase)
-        return cls(phrases, lengths, fallbacks, np.zeros((len(requests), beam_width, C), np.int64))
+        return cls(phrases, lengths, fallbacks, np.zeros((len(required), beam_width, C), np.int64))
 
     @property
     def missing(self) -> Ints:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.config import DecodingSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, DecodingSettings
 from regard.decoding.stepper import TokenHypothesis
 
 BATCH_TOKENS = 4096

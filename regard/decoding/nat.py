@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import Padded, pad_batch
-from regard.decoding.config import DecodingSettings, NATSettings, check_settings_type
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.ctc import CTCDecoder
 from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS

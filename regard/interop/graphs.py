@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from regard.attention.kinds import KeyValues, KVCache
 from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.autoregressive import search
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.files import read_json, write_json

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.masks import Padded, pad_batch
-from regard.decoding.config import NATSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.dag import Paths, find_paths
 from regard.decoding.length import LengthCandidate
 from regard.decoding.mask_predict import NATOutput, log_probs_of

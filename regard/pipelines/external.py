@@ -10,8 +10,7 @@ from torch import Tensor
 
 from regard.attention.masks import pad_batch
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.config import DecodingSettings, SearchSettings, check_settings_type
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError

@@ -18,8 +18,7 @@ from regard.attention.multi_head import disable_qkv_hooks
 from regard.data.text.sentences import Sentence, length_warning
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
-from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, DecodingSettings, NATSettings, SearchSettings
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis

@@ -13,8 +13,7 @@ from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.decoding import single_step
 from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.layers import FeedForward
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch

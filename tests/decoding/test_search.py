@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from regard.decoding.autoregressive import search
 from regard.decoding.beam import TOP_K_CHUNK, top_k
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
+from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import PhraseAutomaton, RequiredPhrases
 from regard.decoding.stepper import BeamNode, TokenHypothesis
 from regard.errors import UserError
 
@@ -397,8 +397,7 @@ def test_the_tree_has_the_constraint_that_forbids_a_candidate(
 
 
 def test_a_phrase_that_overlaps_itself_is_matched() -> None:
-    request = DecodingRequest([1], required=((2, 2, 3),))
-    state = RequiredPhrases.of([request], 1)
+    state = RequiredPhrases.of([((2, 2, 3),)], 1)
     assert state is not None
     matched = []
     for token in (2, 2, 2, 3, 1):

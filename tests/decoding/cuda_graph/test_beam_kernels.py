@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.kinds import Full
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.cuda_graph import beam as module
 from regard.decoding.cuda_graph.beam import BeamKernels, BeamState
 from regard.decoding.cuda_graph.search import CapturedSearch

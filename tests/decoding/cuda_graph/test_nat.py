@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.config import NATSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.cuda_graph import nat as module
 from regard.decoding.cuda_graph.capture import why_not_capture_nat
 from regard.decoding.cuda_graph.nat import CapturedNAT

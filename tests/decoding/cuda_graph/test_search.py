@@ -11,8 +11,7 @@ import torch
 
 from regard.attention.masks import pad_batch
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import SearchSettings
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
 from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
