@@ -311,6 +311,15 @@ class EncoderBlock(ResidualBlock):
         x = add_norm(x, self.branch(self.attention(x, mask=mask, positions=positions), self.scale1), self.norm1)
         return add_norm(x, self.branch(self.feed_forward(x), self.scale2), self.norm2)
 
+    def class_token(self, x: Tensor, mask: Mask | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return the first token of the result of `forward`, (B, 1, W), of a pre-norm block."""
+        if dispatch.fused_block_applies(self, x):
+            return fused.class_token_block(self, x, mask, positions)
+        y, first_position = self.norm1(x), None if positions is None else positions[:, :1]
+        context = self.attention(y[:, :1], y, mask=mask, positions=first_position, source_positions=positions)
+        x = x[:, :1] + self.branch(context, self.scale1)
+        return x + self.branch(self.feed_forward(self.norm2(x)), self.scale2)
+
 
 class DecoderBlock(ResidualBlock):
     """Self-attention, cross-attention and feed-forward, each with a residual connection and LayerNorm.

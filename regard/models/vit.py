@@ -32,7 +32,7 @@ from regard.layers import (
     make_head,
     resize_grid,
 )
-from regard.ops import dispatch, fused
+from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear
 from regard.ops.norm_gelu import conv_norm_gelu
@@ -243,10 +243,10 @@ class ViT(ImageModel):
         """Return the encoded class token, (B, 1, W); the last block computes no other token."""
         x, positions = self._embed_patches(images)
         mask = Mask()
-        *blocks, last = self.encoder
-        for block in blocks:
+        for block in self.encoder[:-1]:
             x = block(x, mask, positions)
-        y: Tensor = self.norm(fused.class_token_block(last, x, mask, positions))
+        last: Any = self.encoder[-1]
+        y: Tensor = self.norm(last.class_token(x, mask, positions))
         return y
 
     def _add_positions(self, x: Tensor, grid: tuple[int, int], coordinates: Tensor | None) -> Tensor:

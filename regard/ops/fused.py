@@ -83,15 +83,9 @@ def swin_block(block: Any, x: Tensor, windows: Any, mask: Any) -> Tensor:
 
 
 def class_token_block(block: Any, x: Tensor, mask: Any, positions: Tensor | None) -> Tensor:
-    """`EncoderBlock.forward` of a pre-norm block for the first token only, (B, T, W) to (B, 1, W)."""
-    y: Tensor
+    """`EncoderBlock.class_token` of a pre-norm block, (B, T, W) to (B, 1, W)."""
     first_position = None if positions is None else positions[:, :1]
     rotary = {"mask": mask, "positions": first_position, "source_positions": positions}
-    if not dispatch.fused_block_applies(block, x):
-        y = block.norm1(x)
-        x = x[:, :1] + block.branch(block.attention(y[:, :1], y, **rotary), block.scale1)
-        y = x + block.branch(block.feed_forward(block.norm2(x)), block.scale2)
-        return y
     x, y = sum_and_norm(x, None, block.norm1)
     context, _ = _cross_attention(block.attention, y[:, :1], y, rotary)
     x, y = _add_and_norm_next(block, x[:, :1], context, block.attention.out, block.scale1, block.norm2)
