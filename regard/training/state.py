@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,6 @@ from regard.errors import UserError
 from regard.models.folder import unique_tensors
 from regard.training.distributed import Processes
 from regard.training.optim import StepCheck
-from regard.training.weight_average import WeightAverage
 
 # Prefixes and names of tensors in a checkpoint.
 MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
@@ -295,3 +295,42 @@ def _load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
         if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape:
             raise UserError(f"tensor {name} of the checkpoint does not fit this version's model; start a new run")
     model.load_state_dict(tensors, strict=False)  # only duplicate names of shared tensors are missing
+
+
+class WeightAverage:
+    """A copy of a model with a running mean or an exponential moving average of its weights.
+
+    A decay of 0 selects the mean of all updates. Updates do not synchronise with the device, in contrast to torch's
+    AveragedModel, which copies its update count to the device.
+    """
+
+    def __init__(self, model: nn.Module, decay: float = 0.0) -> None:
+        self.module, self.decay, self.updates = deepcopy(model), decay, 0
+        # Listed once, because traversing modules takes longer than a step.
+        self._averages, self._current = ([p.detach() for p in one.parameters()] for one in (self.module, model))
+        pairs = zip(self.module.modules(), model.modules(), strict=True)
+        self._buffers = [
+            (copy, module, name) for copy, module in pairs for name, _ in module.named_buffers(recurse=False)
+        ]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Add the current weights of the model to the average. Buffers are copied."""
+        weight = 1 - self.decay if self.decay else 1 / (self.updates + 1)
+        if self.updates:
+            torch._foreach_lerp_(self._averages, self._current, weight)
+        else:
+            for average, parameter in zip(self._averages, self._current, strict=True):
+                average.copy_(parameter)  # foreach does not take sharded tensors
+        for copy, module, name in self._buffers:
+            _copy_buffer(copy, module, name)
+        self.updates += 1
+
+
+def _copy_buffer(copy: nn.Module, model: nn.Module, name: str) -> None:
+    """Copy a buffer, reallocating it if it has grown (position tables) or was created in inference mode."""
+    ours, theirs = copy.get_buffer(name), model.get_buffer(name)
+    if ours.shape == theirs.shape and not ours.is_inference():
+        ours.copy_(theirs)
+    else:
+        setattr(copy, name, theirs.clone())

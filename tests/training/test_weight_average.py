@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from regard.layers import Sinusoidal
-from regard.training.weight_average import WeightAverage
+from regard.training.state import WeightAverage
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9])
