@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
+from regard.attention.biased import Relative
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, grid_positions
-from regard.attention.relative import Relative
 from regard.config import Settings, Size
 from regard.layers import FeedForward, ImageModel, PatchEmbedding, ResidualBlock, drop_path_rates, make_head
 from regard.ops import dispatch, fused

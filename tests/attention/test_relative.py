@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from regard.attention.biased import Relative, relative_offsets
 from regard.attention.core import attend
 from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
-from regard.attention.relative import Relative, relative_offsets
 from regard.inspection.probe import probe
 
 
