@@ -22,8 +22,17 @@ from regard.decoding.config import DecodingRequest, DecodingSettings, NATSetting
 from regard.decoding.ctc import CTCDecoder
 from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS
-from regard.decoding.length import LengthCandidate, length_log_probs, list_candidates, predict_lengths
-from regard.decoding.mask_predict import NATOutput, active_iterations, log_probs_of, mask_predict, token_log_probs
+from regard.decoding.mask_predict import (
+    LengthCandidate,
+    NATOutput,
+    active_iterations,
+    length_log_probs,
+    list_candidates,
+    log_probs_of,
+    mask_predict,
+    predict_lengths,
+    token_log_probs,
+)
 from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis, snapshots
 from regard.errors import UserError
 from regard.models.nat import NATransformer

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.dag import Paths, find_paths
-from regard.decoding.length import LengthCandidate
-from regard.decoding.mask_predict import NATOutput, log_probs_of
+from regard.decoding.mask_predict import LengthCandidate, NATOutput, log_probs_of
 from regard.decoding.nat import NATGenerator
 from regard.errors import UserError
 from regard.interop.files import write_json

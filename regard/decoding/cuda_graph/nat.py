@@ -28,8 +28,15 @@ from regard.decoding.cuda_graph.capture import (
     weight_addresses,
 )
 from regard.decoding.dag import Paths, find_paths
-from regard.decoding.length import LengthCandidate, list_candidates, predict_lengths
-from regard.decoding.mask_predict import NATOutput, log_probs_of, mask_predict, token_log_probs
+from regard.decoding.mask_predict import (
+    LengthCandidate,
+    NATOutput,
+    list_candidates,
+    log_probs_of,
+    mask_predict,
+    predict_lengths,
+    token_log_probs,
+)
 from regard.models.nat import NATransformer
 from regard.ops.dispatch import on_device
 
