@@ -14,8 +14,7 @@ from PIL import Image
 from stereo import StereoPair, read_scenes
 from torch import Tensor
 
-from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.evaluation.croco import choose_visible, second_views
 from regard.inspection.two_view import draw_matches, find_peaks, to_image
 from regard.layers import patchify, unpatchify

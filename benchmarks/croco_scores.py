@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.multi_head import grid_positions
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import find_matches, render_pairs
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.evaluation.croco import choose_masked, choose_visible, masked_loss, second_views
 from regard.inspection.two_view import cross_attention_names, find_peaks
 from regard.layers import patchify

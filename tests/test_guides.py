@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import render_pairs
+from regard.data.two_view.scene import SceneSettings
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import load_runner
 from tests.conftest import SMALL, Command, settings_of, toy_pairs

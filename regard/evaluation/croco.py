@@ -6,7 +6,7 @@ Shapes: B pairs, N patches of a view, K visible patches of the first view, M mas
 import torch
 from torch import Tensor
 
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom
 from regard.layers import gather_tokens
 from regard.models.croco import CroCo
 

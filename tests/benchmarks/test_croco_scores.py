@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.croco_scores import LabelledPairs, score_completion
-from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.evaluation.croco import choose_masked, choose_visible, masked_loss
 from regard.inspection import two_view
 from regard.inspection.two_view import AttentionPeaks

@@ -11,8 +11,8 @@ from torch import Tensor
 from regard.data.builtin.shapes import CLASSES, render_shapes
 from regard.data.images.augmentation import Augmentation, AugmentationSettings
 from regard.data.images.preprocessing import Normalisation
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import render_pairs, render_stereo
+from regard.data.two_view.scene import SceneSettings
 
 Rows = list[tuple[float, ...]]
 

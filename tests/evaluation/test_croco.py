@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import render_pairs
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.evaluation.croco import choose_masked, choose_visible, masked_loss, second_views
 from regard.models.croco import CroCo, CroCoConfig
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 
 FIXATION_DEPTH = 4.5
 """Approximate depth of the point that both cameras of a pair are directed at."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.two_view.cameras import Cameras, first_cameras, second_cameras
-from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.data.two_view.worlds import World, cast_rays, random_worlds
 
 STEREO_BASELINE = (0.15, 0.6)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.data.two_view.cameras import camera_axes, random_angle
-from regard.data.two_view.config import SceneSettings
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 
 PANEL_PROBABILITY = 0.4
 """Probability that an object is flat."""

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from regard.config import Settings
 from regard.data.images.preprocessing import IMAGE_SUFFIXES, VIEWS, decode_image
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import ViewPairs, render_pairs, render_stereo
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.errors import UserError, prefix_errors
 from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_views
 from regard.layers import check_image_size

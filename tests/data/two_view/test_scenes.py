@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.data.two_view.cameras import Cameras, camera_axes
-from regard.data.two_view.config import SceneSettings
 from regard.data.two_view.pairs import ViewPairs, find_matches, render, render_pairs, render_stereo
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom, SceneSettings
 from regard.data.two_view.worlds import World, cast_rays
 from regard.errors import UserError
 

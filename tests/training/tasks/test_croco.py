@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data.two_view.random import SceneRandom
+from regard.data.two_view.scene import SceneRandom
 from regard.errors import UserError
 from regard.evaluation.croco import choose_visible
 from regard.models.croco import CroCo
