@@ -35,7 +35,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ConfidenceBins:
     """Confidence and accuracy in bins of confidence from 0 to 1; empty bins have zeros.
 
     Attributes:
@@ -67,7 +67,7 @@ class Scores:
     top5: float | None
     loss: float
     confusion: Ints
-    calibration: Calibration
+    calibration: ConfidenceBins
 
     @property
     def by_class(self) -> list[ClassScore]:
@@ -215,18 +215,18 @@ def score(probabilities: Floats, labels: Ints, classes: tuple[str, ...]) -> Scor
         top5=100 * float((rank < 5).mean()) if len(classes) > 5 else None,
         loss=float(-np.log(np.maximum(true_probability, 1e-12)).mean()),
         confusion=confusion,
-        calibration=calibrate(probabilities.max(1), correct),
+        calibration=bin_by_confidence(probabilities.max(1), correct),
     )
 
 
-def calibrate(confidence: Floats, correct: NDArray[np.bool_], bins: int = BINS) -> Calibration:
+def bin_by_confidence(confidence: Floats, correct: NDArray[np.bool_], bins: int = BINS) -> ConfidenceBins:
     """Compare confidence with accuracy in bins of equal width."""
     index = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     number = np.bincount(index, minlength=bins)
     mean_confidence = np.bincount(index, confidence, bins) / np.maximum(number, 1)
     accuracy = np.bincount(index, correct, bins) / np.maximum(number, 1)
     error = float((number * np.abs(mean_confidence - accuracy)).sum() / max(1, len(confidence)))
-    return Calibration(100 * error, number, mean_confidence, accuracy)
+    return ConfidenceBins(100 * error, number, mean_confidence, accuracy)
 
 
 def wilson_interval(hits: int, number: int, z: float = 1.959964) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def model_too_large(model: nn.Module, copies: int) -> UserError:
     )
 
 
-def describe_model(model: nn.Module, device: torch.device) -> str:
+def describe_size(model: nn.Module, device: torch.device) -> str:
     """Describe the size of a model and the device that it is trained on."""
     parameters = sum(p.numel() for p in model.parameters())
     where = (

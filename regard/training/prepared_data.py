@@ -102,7 +102,7 @@ def make_shared_store(
             )
 
 
-def open_store(folder: Path, read: Callable[[Path], T], write: Callable[[Path], object], progress: Progress) -> T:
+def open_or_recreate(folder: Path, read: Callable[[Path], T], write: Callable[[Path], object], progress: Progress) -> T:
     """Open a store with `read`; if it is damaged, create it again with `write`."""
     recover_folder(folder)
     try:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from regard.data.images.preprocessing import ImagePreprocessing, Pixels
 from regard.errors import UserError
-from regard.evaluation.classification import Report, calibrate, evaluate, open_test_set, score, wilson_interval
+from regard.evaluation.classification import Report, bin_by_confidence, evaluate, open_test_set, score, wilson_interval
 from regard.evaluation.classification_plots import (
     MAX_COUNTS,
     MAX_NAMES,
@@ -51,7 +51,7 @@ def test_top5_is_reported_for_more_than_five_classes() -> None:
 
 
 def test_calibration_matches_manual_calculation() -> None:
-    found = calibrate(np.array([0.95, 0.95, 0.15, 1.0]), np.array([True, False, False, True]), bins=10)
+    found = bin_by_confidence(np.array([0.95, 0.95, 0.15, 1.0]), np.array([True, False, False, True]), bins=10)
     assert found.images.tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 3]
     assert found.accuracy[9] == pytest.approx(2 / 3)
     assert found.confidence[9] == pytest.approx(2.9 / 3)
@@ -71,8 +71,8 @@ def test_interval_matches_published_value() -> None:
 
 
 def test_calibration_error_of_one_image() -> None:
-    assert calibrate(np.array([0.75]), np.array([False])).error == pytest.approx(75)
-    assert calibrate(np.array([]), np.array([], np.bool_)).error == 0
+    assert bin_by_confidence(np.array([0.75]), np.array([False])).error == pytest.approx(75)
+    assert bin_by_confidence(np.array([]), np.array([], np.bool_)).error == 0
 
 
 def test_most_frequent_mistakes_come_first() -> None:

@@ -28,7 +28,7 @@ from regard.evaluation.croco import BLANK, choose_visible, masked_loss, second_v
 from regard.layers import check_image_size
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, read_config, save_model, unique_tensors
-from regard.training.memory import build_model, describe_model
+from regard.training.memory import build_model, describe_size
 from regard.training.progress import Progress
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.task import InitialModel, LossSum, Step, Validation, copy_weights
@@ -267,7 +267,7 @@ class CroCoTask(SimpleTask[P]):
         model = build_model(recipe.model_settings(), device, recipe.training.sharding)
         height, width = recipe.data.scenes.size
         origin = "rendered scenes" if recipe.data.images is None else f"the photographs in {recipe.data.images}"
-        progress.print(f"pairs of {height}×{width} pixels from {origin}; {describe_model(model, device)}")
+        progress.print(f"pairs of {height}×{width} pixels from {origin}; {describe_size(model, device)}")
         if model.config.head == "dense":
             return DisparityTask(model, recipe, device)
         return CompletionTask(model, source, recipe, device)

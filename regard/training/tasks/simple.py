@@ -14,7 +14,7 @@ from regard.config import Settings
 from regard.errors import UserError
 from regard.layers import Model
 from regard.models.folder import find_model_folder, load_model, save_model, unique_tensors
-from regard.training.memory import build_model, describe_model
+from regard.training.memory import build_model, describe_size
 from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
 from regard.training.progress import Progress, counted
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
@@ -105,7 +105,7 @@ class SimpleTask(Task[P]):
     @classmethod
     def open(cls, folder: Path, recipe: Any, device: torch.device, progress: Progress) -> "SimpleTask[Any]":
         model = build_model(recipe.model_settings(), device, recipe.training.sharding)
-        progress.print(describe_model(model, device))
+        progress.print(describe_size(model, device))
         return cls(model, recipe, device)
 
     @classmethod

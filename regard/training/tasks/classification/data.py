@@ -22,7 +22,7 @@ from regard.training.prepared_data import (
     Fingerprints,
     lock_folder,
     make_shared_store,
-    open_store,
+    open_or_recreate,
     read_fingerprints,
     write_fingerprints,
 )
@@ -188,7 +188,7 @@ def _open_store(
             raise UserError(f"{folder}: damaged, and the images have changed since it was made; start a new run")
         _write_store(fresh, images, recipe, progress)
 
-    return open_store(
+    return open_or_recreate(
         folder, lambda path: open_image_store(path, None if has_pixels(path) else open_set()), recreate, progress
     )
 

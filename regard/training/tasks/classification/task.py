@@ -16,7 +16,7 @@ from regard.data.images.store import SKIPPED
 from regard.layers import ImageModel
 from regard.models.folder import unique_tensors
 from regard.pipelines.classifier import Classifier
-from regard.training.memory import build_model, describe_model
+from regard.training.memory import build_model, describe_size
 from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
@@ -105,7 +105,7 @@ class ClassificationTask(Task[ImageBatch]):
             if number:
                 path = (recipe.data.store or data.folder) / name / SKIPPED
                 progress.print(f"skipped: {counted(number, 'image')} that cannot be read; see {path}")
-        progress.print(describe_model(model, device))
+        progress.print(describe_size(model, device))
         return cls(model, data, recipe, device)
 
     def initialise(self, initial: InitialModel) -> str:

@@ -45,7 +45,7 @@ from regard.training.prepared_data import (
     fingerprint_files,
     lock_folder,
     make_shared_store,
-    open_store,
+    open_or_recreate,
     read_fingerprints,
     write_fingerprints,
 )
@@ -184,7 +184,7 @@ def open_data(folder: Path, recipe: TranslationRecipe, progress: Progress) -> Tr
 
     with lock_folder(home, lambda: progress.print(f"waiting for another run that checks {home}")):
         seed = recipe.training.seed if recipe.tokenizer.dropout else None
-        train = open_store(home / STORE, partial(open_token_store, dropout_seed=seed), recreate, progress)
+        train = open_or_recreate(home / STORE, partial(open_token_store, dropout_seed=seed), recreate, progress)
     if store_checksum(home / STORE) != fingerprints["tokens"]:
         raise UserError(f"{home}: the corpus now gives other tokens than when the run was created; start a new run")
     return TranslationData(

@@ -32,7 +32,7 @@ from regard.pipelines.confidence import Calibration
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import prefetch
-from regard.training.memory import build_model, describe_model
+from regard.training.memory import build_model, describe_size
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
@@ -156,7 +156,7 @@ class TranslationTask(Task[TextBatch]):
             progress.print(f"cleaning removed {pairs} ({removed}); see {data.folder / CLEANING}")
         for reason, number in data.skipped.items():
             progress.print(f"skipped: {counted(number, 'pair')} with {reason}; see {data.folder / SKIPPED}")
-        progress.print(describe_model(model, device))
+        progress.print(describe_size(model, device))
         translator = Translator(model, vocabularies, languages, longest_source=data.train.longest_source())
         task = cls(translator, data, recipe, device)
         try:
