@@ -13,7 +13,7 @@ from regard.data.text.interchange import SUFFIXES, TmxWriter
 from regard.data.text.readers import find_shards, format_suffix, read_parallel
 from regard.errors import UserError
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
-from regard.pipelines.sentence_translator import SentenceRequest
+from regard.pipelines.sentence_translator import SearchRequest
 from regard.runtime import import_optional
 
 MAX_PAIRS = 5_000_000
@@ -80,8 +80,8 @@ class TranslationMemory:
 
     def search(
         self,
-        requests: Sequence[SentenceRequest],
-        search: Callable[[Sequence[SentenceRequest]], list[list[Hypothesis]]],
+        requests: Sequence[SearchRequest],
+        search: Callable[[Sequence[SearchRequest]], list[list[Hypothesis]]],
     ) -> list[list[Hypothesis]]:
         """Take over the translations of sentences with an equal entry, and search for those of the others."""
         entries = [tuple(self.find(request.sentence.text)) for request in requests]

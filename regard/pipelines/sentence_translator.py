@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class SentenceRequest:
+class SearchRequest:
     """A sentence, and what is asked of its translation.
 
     Attributes:
@@ -231,7 +231,7 @@ class SentenceTranslator:
     # Search
 
     def search(
-        self, requests: Sequence[SentenceRequest], settings: DecodingSettings, details: Details
+        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: Details
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of each sentence: generate, rerank and align them."""
         sources = [request.decoding.source for request in requests]
@@ -252,7 +252,7 @@ class SentenceTranslator:
         ]
 
     def _generate(
-        self, requests: Sequence[SentenceRequest], settings: DecodingSettings, trace: bool
+        self, requests: Sequence[SearchRequest], settings: DecodingSettings, trace: bool
     ) -> list[list[TokenHypothesis]]:
         """Search in batches of similar length, or choose from samples by minimum Bayes risk."""
 
@@ -268,7 +268,7 @@ class SentenceTranslator:
 
     def _rerank(
         self,
-        requests: Sequence[SentenceRequest],
+        requests: Sequence[SearchRequest],
         found: Sequence[Sequence[TokenHypothesis]],
         reranker: SentenceTranslator,
         n_best: int,
@@ -299,7 +299,7 @@ class SentenceTranslator:
     def _to_hypothesis(
         self,
         hypothesis: TokenHypothesis,
-        request: SentenceRequest,
+        request: SearchRequest,
         settings: DecodingSettings | None = None,
         alignment: Alignment | None = None,
     ) -> Hypothesis:
@@ -381,7 +381,7 @@ class SentenceTranslator:
         pairs = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
         with self._inference():
             scored = map_batches(score, pairs, self.generator.batch_tokens(settings))
-        requests = (SentenceRequest(Sentence("", ""), DecodingRequest(source)) for source in sources)
+        requests = (SearchRequest(Sentence("", ""), DecodingRequest(source)) for source in sources)
         return [self._to_hypothesis(hypothesis, request) for hypothesis, request in zip(scored, requests, strict=True)]
 
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:

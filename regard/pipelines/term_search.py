@@ -13,7 +13,7 @@ from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer
 from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings
 from regard.pipelines.hypothesis import Hypothesis, TermUse
-from regard.pipelines.sentence_translator import Details, SentenceRequest, SentenceTranslator
+from regard.pipelines.sentence_translator import Details, SearchRequest, SentenceTranslator
 from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
 
 TERM_BEAM = 16
@@ -44,7 +44,7 @@ class SentenceGlossary:
         return replace(hypothesis, terms=tuple(uses))
 
 
-def find_terms(requests: Sequence[SentenceRequest], language: str) -> dict[int, SentenceGlossary]:
+def find_terms(requests: Sequence[SearchRequest], language: str) -> dict[int, SentenceGlossary]:
     """Return the terms of the sentences that have some, by index."""
     found = {}
     for i, request in enumerate(requests):
@@ -89,7 +89,7 @@ class TermSearch:
         self._vocabularies = translator.vocabularies
         self._automata: dict[str, TargetAutomaton] = {}
 
-    def __call__(self, requests: Sequence[SentenceRequest]) -> Lists:
+    def __call__(self, requests: Sequence[SearchRequest]) -> Lists:
         """Return the hypotheses of every sentence; the requests have no terms as tokens yet."""
         terms = find_terms(requests, self._translator.languages[0])
         requests = self._annotate(requests, terms)
@@ -98,7 +98,7 @@ class TermSearch:
             found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
         lacking = [i for i in sorted(terms) if not all(map(_is_complete, found[i]))]
         replacements = self._find_replacements([terms[i] for i in lacking], [found[i] for i in lacking])
-        attempts: list[tuple[int, SentenceRequest]] = []
+        attempts: list[tuple[int, SearchRequest]] = []
         for i, replaced in zip(lacking, replacements, strict=True):
             decodings = self._constrain(terms[i], requests[i].decoding, found[i][0], replaced)
             attempts += [(i, replace(requests[i], decoding=decoding)) for decoding in decodings]
@@ -110,8 +110,8 @@ class TermSearch:
         return found
 
     def _annotate(
-        self, requests: Sequence[SentenceRequest], terms: Mapping[int, SentenceGlossary]
-    ) -> list[SentenceRequest]:
+        self, requests: Sequence[SearchRequest], terms: Mapping[int, SentenceGlossary]
+    ) -> list[SearchRequest]:
         """Annotate the terms in the sources if the model was trained with annotation and the result is not too long.
 
         Alignments belong to the tokens of the sentence, so with them nothing is annotated.

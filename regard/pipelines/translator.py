@@ -29,7 +29,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.sentence_translator import (
     NO_CONSTRAINTS,
     Details,
-    SentenceRequest,
+    SearchRequest,
     SentenceTranslator,
     TranslationModel,
     check_texts,
@@ -231,7 +231,7 @@ class Translator(SentenceTranslator):
         texts: Sequence[str],
         constraints: Constraints | Sequence[Constraints] | None,
         glossary: GlossaryLike | Sequence[GlossaryLike | None] | None,
-    ) -> list[SentenceRequest]:
+    ) -> list[SearchRequest]:
         """Return a request for each text as a whole, whose source is not tokenised."""
         of_texts = one_for_each(constraints, len(texts), "constraints")
         shared = glossary if isinstance(glossary, list | tuple) else to_glossary(cast("GlossaryLike | None", glossary))
@@ -239,13 +239,11 @@ class Translator(SentenceTranslator):
         target = self.vocabularies.target
         decodings = {one: NO_CONSTRAINTS if one is None else one.to_request(target) for one in of_texts}
         return [
-            SentenceRequest(Sentence(text, ""), decodings[one], one, to_glossary(terms))
+            SearchRequest(Sentence(text, ""), decodings[one], one, to_glossary(terms))
             for text, one, terms in zip(texts, of_texts, glossaries, strict=True)
         ]
 
-    def _divide(
-        self, asked: Sequence[SentenceRequest], splits: Sequence[SplitText], first: int
-    ) -> list[SentenceRequest]:
+    def _divide(self, asked: Sequence[SearchRequest], splits: Sequence[SplitText], first: int) -> list[SearchRequest]:
         """Divide the requests of texts, of which the first has the number `first`, into those of their sentences."""
         requests, numbers = [], []
         for number, (request, split) in enumerate(zip(asked, splits, strict=True), first):
@@ -265,10 +263,10 @@ class Translator(SentenceTranslator):
         ]
 
     def _search_with_steps(
-        self, requests: Sequence[SentenceRequest], settings: DecodingSettings, details: Details
+        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: Details
     ) -> list[list[Hypothesis]]:
         """Search, with the glossaries and the memory if there are any."""
-        search: Callable[[Sequence[SentenceRequest]], list[list[Hypothesis]]]
+        search: Callable[[Sequence[SearchRequest]], list[list[Hypothesis]]]
         search = partial(self.search, settings=settings, details=details)
         if any(request.glossary for request in requests):
             from regard.pipelines.term_search import TermSearch
