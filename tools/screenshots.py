@@ -18,7 +18,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from regard.inspection.output import save_scene
 from regard.inspection.translation import translation_scene
 from regard.pipelines.translator import Translator
 from tests.browser import Visit, launch_chromium
@@ -61,10 +60,10 @@ def main() -> None:
     translator = Translator.load(options.run)
     about = f"{options.run} · {' → '.join(translator.languages)}"
     scene = translation_scene(translator, SENTENCE, about=about)
-    save_scene(translation_scene(translator, "I love apples", about=about), options.out / "look-apples.png")
+    translation_scene(translator, "I love apples", about=about).save(options.out / "look-apples.png")
     with tempfile.TemporaryDirectory() as folder, launch_chromium() as browser:
         page_file = Path(folder, "look.html")
-        save_scene(scene, page_file)
+        scene.save(page_file)
         for name, screen in LOOK_PAGES.items():
             if not options.all and name not in USED:
                 continue

@@ -36,7 +36,6 @@ def demo(
 
 def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
     """Train the recipe `demo`, score it on held-out sentences, and translate and draw examples."""
-    from regard.inspection.output import save_scene
     from regard.inspection.translation import translation_scene
     from regard.pipelines.translator import Translator
     from regard.training.run import run_recipe
@@ -52,7 +51,7 @@ def run_translation_demo(out: Path, overrides: Sequence[str]) -> None:
         print(f"  {sentence}  →  {translator(sentence)}")
     picture = out / "attention.svg"
     last_layer = f"decoder.{translator.model.config.decoder_layers - 1}.cross"
-    save_scene(translation_scene(translator, SENTENCES[-1], [last_layer]), picture)
+    translation_scene(translator, SENTENCES[-1], [last_layer]).save(picture)
     print(f"\nThe model is in {out}/best; its cross-attention is drawn in {picture}.\nNext, try:")
     print(f'  regard translate {out} "Where did you buy that book?"')
     print(f'  regard look {out} "I love apples" --out look.html')

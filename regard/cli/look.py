@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +16,6 @@ from regard.runtime import choose_device, replace_file
 if TYPE_CHECKING:
     from PIL import Image
 
-    from regard.decoding.config import DecodingSettings
-    from regard.inspection.explain.explanation import Explanation
     from regard.pipelines.translator import Translator
 
 LARGEST_BIAS = 100
@@ -75,7 +72,7 @@ def look(
     device: Device = "auto",
 ) -> None:
     """Show the attention of a model's layers and heads while it translates, classifies or matches views."""
-    from regard.inspection.output import check_output
+    from regard.inspection.scene import check_output
     from regard.models.folder import find_model_folder, model_input_type
 
     settings = SearchOptions({"beam": beam, "iterations": iterations}, search).settings(run)
@@ -107,8 +104,8 @@ def look(
             picture.save(temporary, "png")
     else:
         text = _choose_sentence(inputs[0], split, sentence)
-        question = None if why is None else (why, contrast, against)
-        result = _draw_translation(run, text, device, only, settings, out, question, bias or [])
+        options = {"why": why, "contrast": contrast, "against": against, "names": only} | dict(settings)
+        result = _draw_translation(run, text, device, out, bias or [], options)
     typer.echo(result)
     typer.echo(out)
 
@@ -129,44 +126,29 @@ def _choose_sentence(text: str, split: bool, number: int | None) -> str:
 
 
 def _draw_translation(
-    run: Path,
-    sentence: str,
-    device: str,
-    names: list[str] | None,
-    settings: DecodingSettings,
-    out: Path,
-    question: tuple[str, str | None, str | None] | None,
-    bias: list[str],
+    run: Path, sentence: str, device: str, out: Path, bias: list[str], options: dict[str, Any]
 ) -> str:
-    """Translate a sentence, save the attention over it, and return the translation with the explanations of words."""
-    from regard.inspection.output import save_scene
-    from regard.inspection.translation import translation_scene
+    """Translate a sentence, save the attention over it, and return the translation with the explanations of words.
+
+    `options` are those of `regard.look`.
+    """
+    from regard.inspection.look import look as create_scene
     from regard.pipelines.translator import Translator
 
     translator = Translator.load(run, device=choose_device(device))
     # The output may be passed on: it names the run, but not where it is on this machine.
     parts = run.resolve().parts
     name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]
-    about = f"{name} · {' → '.join(translator.languages)}"
-    explanations: list[Explanation] = []
-    with _bias_scores(translator, sentence, bias):
-        scene = translation_scene(translator, sentence, names, settings, about)
-        if question is not None:
-            from regard.inspection.explain.explanation import explain_words
-
-            explanations = explain_words(translator, sentence, *question, settings=settings)
-    save_scene(replace(scene, explanations=[each.to_json() for each in explanations]), out)
+    scene = create_scene(translator, sentence, bias=_parse_bias(translator, sentence, bias), **options)
+    replace(scene, about=f"{name} · {scene.about}").save(out)
     if scene.warning:
         typer.echo(f"regard: {scene.warning}", err=True)
-    return "\n".join([scene.translation, *map(str, explanations)])
+    return "\n".join([scene.translation, *map(str, scene.explanations)])
 
 
-def _bias_scores(translator: Translator, sentence: str, options: list[str]) -> AbstractContextManager[None]:
-    """Add the numbers of options WORD=NUMBER to the cross-attention scores of source words."""
-    if not options:
-        return nullcontext()
-    from regard.inspection.explain.words import find_source_tokens
-    from regard.inspection.interventions import bias_scores
+def _parse_bias(translator: Translator, sentence: str, options: list[str]) -> dict[int, float]:
+    """Return the numbers of options WORD=NUMBER by the position of the source token."""
+    from regard.inspection.explain.target_word import find_source_tokens
 
     bias: dict[int, float] = {}
     for option in options:
@@ -180,7 +162,7 @@ def _bias_scores(translator: Translator, sentence: str, options: list[str]) -> A
                 f"--bias {option}: write WORD=NUMBER with -{LARGEST_BIAS} to {LARGEST_BIAS}, such as old=-5"
             )
         bias |= dict.fromkeys(find_source_tokens(translator, sentence, word), value)
-    return bias_scores(translator.model, bias)
+    return bias
 
 
 def _draw_image(

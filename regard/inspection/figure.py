@@ -10,7 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
 from regard.inspection.fonts import save_figure
-from regard.inspection.scene import Floats, Group, Scene, View, replace_unprintable
+from regard.inspection.scene import Floats, Group, Scene, View
+from regard.inspection.words import replace_unprintable
 
 # A single hue whose lightness carries the value, which survives grey print and colour blindness.
 COLOUR_MAP = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])

@@ -1,36 +1,44 @@
-"""Render a scene as one self-contained HTML file that opens from disk and makes no requests.
+"""Scenes and attention maps as HTML: a page that opens from disk and makes no requests, and parts for notebooks.
 
-The page is built from the files in page/. Its ES modules, which a server can serve unchanged, are bundled into one
-script by removing their imports and exports. A Content-Security-Policy allows only the page's own script and style.
+The page is built from the files in page/. A Content-Security-Policy allows only its own script and style.
 """
 
 import base64
 import hashlib
+import html
+import io
 import json
-import re
 import zlib
+from collections.abc import Mapping
 from importlib import resources
 from string import Template
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from regard.inspection.labels import replace_unprintable
+from regard.inspection.javascript import bundle_modules
+from regard.inspection.words import replace_unprintable
 
 Floats = npt.NDArray[np.floating]
 PAGE = resources.files("regard.inspection") / "page"
 VIEW_KEYS = ("name", "group", "layer", "rows", "columns", "entropy", "distance")
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.M)
-_EXPORT = re.compile(r"^export (?=async function|function|class|const)", re.M)
+FRAME_HEIGHT = 640
+MAP_SIZE = 72
+"""Size of a map in a notebook in pixels."""
+MAX_MAPS = 200
+"""Maps that are drawn in a notebook; the others are counted."""
+LIGHT, DARK = (247, 249, 252), (8, 40, 100)
 
 
 def render_page(scene: Any) -> str:
     """Return the HTML page of a `Scene`."""
-    script, style = bundle("look.js"), _read("look.css")
+    files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.is_file()}
+    script, style = bundle_modules(files, "look.js").decode("utf-8"), files["look.css"].decode("utf-8")
     # An unescaped "<" could close the script element that holds the data.
     data = json.dumps(describe(scene), separators=(",", ":")).replace("<", "\\u003c")
-    return Template(_read("look.html")).substitute(
+    return Template(files["look.html"].decode("utf-8")).substitute(
         script=script, style=style, script_hash=_hash(script), style_hash=_hash(style), scene=data
     )
 
@@ -43,7 +51,7 @@ def describe(scene: Any) -> dict[str, Any]:
         "translation": replace_unprintable(scene.translation),
         "about": replace_unprintable(scene.about),
         "warning": scene.warning,
-        "explanations": scene.explanations,
+        "explanations": [explanation.to_json() for explanation in scene.explanations],
         "labels": scene.labels,
         "probabilities": [round(probability, 4) for probability in scene.probabilities],
         "alignment": pack(scene.alignment[None]),
@@ -67,26 +75,53 @@ def pack(weights_HTS: Floats) -> dict[str, Any]:
     return {"heads": H, "rows": T, "columns": S, "low": low, "high": high, "packed": packed}
 
 
-def bundle(entry: str) -> str:
-    """Return a module and everything it imports as one script, dependencies first, each once."""
-    added: list[str] = []
-    parts: list[str] = []
-
-    def add(name: str) -> None:
-        if name in added:
-            return
-        added.append(name)
-        text = _read(name)
-        for dependency in _IMPORT.findall(text):
-            add(dependency)
-        parts.append(_EXPORT.sub("", _IMPORT.sub("", text)))
-
-    add(entry)
-    return "\n".join(parts)
+def render_frame(scene: Any) -> str:
+    """Return the page of a `Scene` as a frame; outputs of a notebook share no styles, scripts or names."""
+    title = html.escape(f"{scene.source} → {scene.translation}")
+    return (
+        f'<iframe srcdoc="{html.escape(render_page(scene))}" title="{title}" sandbox="allow-scripts" '
+        f'style="width:100%;height:{FRAME_HEIGHT}px;border:0" loading="lazy"></iframe>'
+    )
 
 
-def _read(name: str) -> str:
-    return (PAGE / name).read_text("utf-8")
+def render_text(text: object) -> str:
+    """Return text in a fixed-width font."""
+    return f"<pre>{html.escape(str(text))}</pre>"
+
+
+def render_records(records: Mapping[str, Any]) -> str:
+    """Return the attention maps of the last call of each module, a row for each module and an image for each head."""
+    rows, drawn, left_out = [], 0, 0
+    for name, record in records.items():
+        weights = record.calls[-1].get("weights") if record.calls else None
+        if weights is None:
+            rows.append(f"<div><code>{html.escape(name)}</code> {html.escape(repr(record))}</div>")
+            continue
+        maps = weights[0].detach().float().cpu().numpy()
+        shown = maps[: max(0, MAX_MAPS - drawn)]
+        drawn, left_out = drawn + len(shown), left_out + len(maps) - len(shown)
+        images = "".join(
+            _render_map(map_TS, f"{name}, head {head}") for head, map_TS in zip(record.heads, shown, strict=False)
+        )
+        shape = f"{len(weights)} × {weights.shape[2]} queries × {weights.shape[3]} keys"
+        rows.append(f"<div><code>{html.escape(name)}</code> <small>{shape}</small></div><div>{images}</div>")
+    if left_out:
+        rows.append(f"<div>{left_out} more maps</div>")
+    return f"<div>{''.join(rows)}</div>" if rows else "<div>no calls recorded</div>"
+
+
+def _render_map(map_TS: Floats, title: str) -> str:
+    """Return a map as an image; rows are queries, columns are keys, dark is the largest weight."""
+    high = float(np.abs(map_TS).max()) if map_TS.size else 0.0
+    shares = (np.abs(map_TS) / (high or 1.0))[..., None] ** 0.7
+    pixels = (np.array(LIGHT) + shares * (np.array(DARK) - np.array(LIGHT))).round().astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels if pixels.size else np.full((1, 1, 3), 255, np.uint8)).save(file, "png")
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    return (
+        f'<img src="data:image/png;base64,{data}" title="{html.escape(title)}" alt="{html.escape(title)}" '
+        f'style="display:inline-block;width:{MAP_SIZE}px;height:{MAP_SIZE}px;margin:2px;image-rendering:pixelated">'
+    )
 
 
 def _hash(text: str) -> str:

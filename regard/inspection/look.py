@@ -24,7 +24,7 @@ def look(
     """Translate a sentence and return its attention as a scene, which a notebook displays as an interactive page.
 
     The page holds everything it needs, so it works offline, in Jupyter and in VS Code, and in a notebook converted to
-    HTML. `scene.translation` is the translation, and `regard.inspection.output.save_scene` writes the scene to a file.
+    HTML. `scene.translation` is the translation, and `scene.save` writes it to a file.
 
     Examples:
         ```python
@@ -58,4 +58,4 @@ def look(
         from regard.inspection.explain.explanation import explain_words
 
         found = explain_words(translator, sentence, str(why), contrast, against, settings=parsed)
-    return replace(scene, explanations=[each.to_json() for each in found])
+    return replace(scene, explanations=found)

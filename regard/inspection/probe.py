@@ -40,9 +40,9 @@ class AttentionRecord:
 
     def _repr_html_(self) -> str:
         """Return the attention maps of all heads, for a notebook."""
-        from regard.inspection.notebook import draw_records
+        from regard.inspection.html import render_records
 
-        return draw_records({"attention": self})
+        return render_records({"attention": self})
 
     @property
     def weights(self) -> Tensor:
@@ -115,9 +115,9 @@ class AttentionRecords(dict[str, AttentionRecord]):
 
     def _repr_html_(self) -> str:
         """Return the attention maps of all modules, for a notebook."""
-        from regard.inspection.notebook import draw_records
+        from regard.inspection.html import render_records
 
-        return draw_records(self)
+        return render_records(self)
 
     def __missing__(self, name: str) -> AttentionRecord:
         if name in self.probed:

@@ -1,18 +1,20 @@
 """`Scene`: the attention maps of one sentence with their labels, independent of models and of drawing."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from regard.errors import UserError
 from regard.inspection.alignment import rank_by_agreement
-from regard.inspection.labels import readable_labels as readable_labels
-from regard.inspection.labels import replace_unprintable as replace_unprintable
 from regard.inspection.maps import distance, entropy
+from regard.runtime import replace_text_file
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]
+FORMATS = (".html", ".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Scene:
         probabilities: Probability of each token of "translation".
         about: Description, such as the name of the model.
         warning: States that the sentence is longer than those of the training data; empty if it is not.
-        explanations: Explanations of words of the translation, as JSON; see `regard.inspection.explain`.
+        explanations: Explanations of words of the translation; see `regard.inspection.explain`.
     """
 
     source: str
@@ -65,7 +67,7 @@ class Scene:
     views: list[View]
     about: str = ""
     warning: str = ""
-    explanations: list[dict[str, Any]] = field(default_factory=list)
+    explanations: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.views:
@@ -81,10 +83,22 @@ class Scene:
 
     def _repr_html_(self) -> str:
         """Return the page of the scene in a frame, for a notebook."""
-        from regard.inspection.html import render_page
-        from regard.inspection.notebook import frame
+        from regard.inspection.html import render_frame
 
-        return frame(render_page(self), f"{self.source} → {self.translation}")
+        return render_frame(self)
+
+    def save(self, out: Path) -> None:
+        """Write the scene as a page (.html) or as a figure (.png, .svg); an existing file is replaced atomically."""
+        check_output(out)
+        if out.suffix.lower() == ".html":
+            from regard.inspection.html import render_page
+
+            with replace_text_file(out) as file:
+                file.write(render_page(self))
+        else:
+            from regard.inspection.figure import save_scene_figure  # importing matplotlib takes a second
+
+            save_scene_figure(self, out)
 
     def initial_head(self) -> tuple[int, int]:
         """Return the view and head to show first: the cross-attention head closest to the mean of all, if any."""
@@ -93,3 +107,13 @@ class Scene:
             return 0, 0
         best = rank_by_agreement(cross)[0]
         return [view.name for view in self.views].index(best.name), best.head
+
+
+def check_output(out: Path) -> None:
+    """Raise a `UserError` if a scene cannot be written to a file, before anything is computed for it."""
+    if out.suffix.lower() not in FORMATS:
+        raise UserError(f"{out}: the file name must end in {', '.join(FORMATS)}")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; give a file name")
+    if not out.parent.is_dir():
+        raise UserError(f"{out}: folder {out.parent} does not exist")

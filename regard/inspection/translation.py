@@ -10,8 +10,8 @@ import torch
 
 from regard.errors import UserError
 from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
-from regard.inspection.scene import Group, Scene, View, readable_labels
-from regard.inspection.words import continues_word
+from regard.inspection.scene import Group, Scene, View
+from regard.inspection.words import END, continues_word, readable_labels
 from regard.models.nat import NATransformer
 
 MAP_AXES: dict[Group, tuple[str, str]] = {
@@ -145,7 +145,8 @@ def _autoregressive_labels(source: Sequence[str], target: Sequence[str]) -> Labe
 def _hypothesis_pieces(hypothesis: Any, labels: Labels) -> dict[str, list[bool]]:
     if not hypothesis.iterations:
         return _autoregressive_pieces(hypothesis.source_subwords, hypothesis.subwords, labels)
-    output = continues_word(hypothesis.iterations[-1].subwords)
+    subwords = hypothesis.iterations[-1].subwords
+    output = [token != END and piece for token, piece in zip(subwords, continues_word(subwords), strict=True)]
     source = mark_pieces(hypothesis.source_subwords, labels["source"])
     return {"source": source, "decoder_output": output, "decoder_input": output}
 

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from regard.data.text.language_detection import ExpectedLanguage
+from regard.inspection.javascript import bundle_modules
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request
 from regard.serving.messages import UNFINISHED, Job
-from regard.serving.page_bundle import bundle_modules
 from regard.serving.parsing import read_images
 from regard.serving.service import Service, ServiceDependency
 from regard.serving.training_log import checkpoint_steps, has_model, read_log

@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from regard.inspection.figure import MAX_LABELS, TITLES, draw_figure
-from regard.inspection.output import save_scene
 from tests.inspection.scenes import EVIL, make_scene
 
 
@@ -90,7 +89,7 @@ def test_long_labels_are_shortened_and_long_titles_wrapped() -> None:
 
 
 def test_png_is_large_enough_to_read(tmp_path: Path) -> None:
-    save_scene(make_scene("我喜欢苹果"), tmp_path / "look.png")
+    make_scene("我喜欢苹果").save(tmp_path / "look.png")
     picture = Image.open(tmp_path / "look.png")
     assert picture.format == "PNG"
     assert min(picture.size) > 800
@@ -99,7 +98,7 @@ def test_png_is_large_enough_to_read(tmp_path: Path) -> None:
 
 def test_markup_and_formulas_are_drawn_as_text(tmp_path: Path) -> None:
     for text in (EVIL, r"$\frac{1$ and $x^2$", "100%", "a_b", "\x00\ud800"):
-        save_scene(make_scene(text), tmp_path / "look.svg")
+        make_scene(text).save(tmp_path / "look.svg")
         svg = (tmp_path / "look.svg").read_text(encoding="utf-8")
         assert "<script" not in svg
         assert not re.search(r"<b>", svg)
@@ -111,7 +110,7 @@ def test_long_sentences_and_negative_weights_are_drawn(tmp_path: Path) -> None:
     views = [view for view in scene.views if view.group == "decoder"]
     object.__setattr__(views[0], "weights", views[0].weights - 0.5)
     long = type(scene)("a" * 700, "b", scene.labels, np.full((3, 120), 1 / 120), [1.0] * 3, views)
-    save_scene(long, tmp_path / "look.png")
+    long.save(tmp_path / "look.png")
     assert (tmp_path / "look.png").stat().st_size
     assert views[0].entropy is None
 

@@ -15,7 +15,6 @@ from PIL import Image
 
 from regard.inspection import fonts
 from regard.inspection.fonts import DEFAULT, SHOWN, _find_characters, use_fonts
-from regard.inspection.output import save_scene
 from tests.inspection.scenes import make_scene
 
 TEXT = "我喜欢苹果"
@@ -97,13 +96,13 @@ def test_png_is_drawn_with_a_font_that_was_installed_later(
 
 
 def test_svg_contains_text_as_text(installed: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save_scene(make_scene(TEXT), tmp_path / "look.svg")
+    make_scene(TEXT).save(tmp_path / "look.svg")
     svg = (tmp_path / "look.svg").read_text(encoding="utf-8")
     assert f">{TEXT}</text>" in svg
     assert "Noto Sans CJK SC" in svg
     assert "DejaVuSans-" not in svg  # outlines of characters
     assert caplog.messages == []
-    save_scene(make_scene(TEXT), tmp_path / "look.png")
+    make_scene(TEXT).save(tmp_path / "look.png")
     assert Image.open(tmp_path / "look.png").format == "PNG"
     assert len(caplog.messages) == 1
 

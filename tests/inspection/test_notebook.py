@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.errors import UserError
-from regard.inspection.notebook import MAX_MAPS, draw_records
+from regard.inspection.html import MAX_MAPS, render_records
 from regard.inspection.probe import AttentionRecord
 from regard.pipelines.hypothesis import Hypothesis
 from tests.browser import Visit
@@ -65,10 +65,10 @@ def test_executed_notebook_displays_every_object_without_requests(browser: Any, 
         first, second = (opened.frame_locator("iframe").nth(number) for number in range(2))
         assert first.locator(".why-question").text_content() == "Why 喜欢, not 买?"
         assert second.locator("#why").is_hidden()
-        before = second.locator("#selected").text_content()
+        before = second.locator(".head-title").text_content()
         first.get_by_role("button", name="decoder.0.attention, head 1").click()
-        assert first.locator("#selected").text_content() == "decoder.0.attention · head 1"
-        assert second.locator("#selected").text_content() == before
+        assert first.locator(".head-title").text_content() == "decoder.0.attention · head 1"
+        assert second.locator(".head-title").text_content() == before
         images = opened.locator("img[alt^='decoder.1.cross, head']")
         assert images.count() == 2
         assert all(images.nth(i).evaluate("(image) => image.naturalWidth") > 1 for i in range(2))
@@ -100,7 +100,7 @@ def test_look_uses_settings_and_checks_them(translator: regard.Translator) -> No
     assert (scene.translation, [view.name for view in scene.views]) == ("我喜欢苹果", ["decoder.1.cross"])
     assert scene.explanations == []
     explained = regard.look(translator, SENTENCE, why=2).explanations
-    assert [each["attribution"]["word"] for each in explained] == ["喜欢"]
+    assert [each.attribution.word for each in explained] == ["喜欢"]
     for options, message in (({"beams": 2}, "beams"), ({"contrast": "买"}, "name it with why=WORD")):
         with pytest.raises(UserError, match=message):
             regard.look(translator, SENTENCE, **options)  # type: ignore[arg-type]
@@ -110,8 +110,8 @@ def test_look_uses_settings_and_checks_them(translator: regard.Translator) -> No
 
 def test_many_maps_are_counted_and_other_records_are_described() -> None:
     record = AttentionRecord(list(range(MAX_MAPS + 3)), [{"weights": torch.ones(1, MAX_MAPS + 3, 1, 1)}])
-    html = draw_records({"layer": record})
+    html = render_records({"layer": record})
     assert html.count("<img") == MAX_MAPS
     assert "3 more maps" in html
-    assert "q (1, 2, 3, 4)" in draw_records({"layer": AttentionRecord([0], [{"q": torch.ones(1, 2, 3, 4)}])})
-    assert "no calls" in draw_records({})
+    assert "q (1, 2, 3, 4)" in render_records({"layer": AttentionRecord([0], [{"q": torch.ones(1, 2, 3, 4)}])})
+    assert "no calls" in render_records({})

@@ -57,9 +57,8 @@ def test_options_of_explanations_are_checked(
 
 
 def test_page_without_explanations_does_not_show_the_section(browser: Any, trained_run: Path, tmp_path: Path) -> None:
-    from regard.inspection.output import save_scene
     from regard.inspection.translation import translation_scene
 
-    save_scene(translation_scene(regard.Translator.load(trained_run), SENTENCE), tmp_path / "look.html")
+    translation_scene(regard.Translator.load(trained_run), SENTENCE).save(tmp_path / "look.html")
     with Visit(browser, **DESKTOP) as visit:
         assert visit.open(tmp_path / "look.html").locator("#why").is_hidden()

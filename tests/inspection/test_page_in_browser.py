@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import regard
-from regard.inspection.output import save_scene
 from regard.inspection.scene import Scene
 from regard.inspection.translation import translation_scene
 from tests.browser import Visit
@@ -24,7 +23,7 @@ def scene(trained_run: Path) -> Scene:
 @pytest.fixture(scope="module")
 def file(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / "look.html"
-    save_scene(scene, path)
+    scene.save(path)
     return path
 
 
@@ -45,8 +44,8 @@ def test_page_opens_from_disk_without_requests(browser: Any, file: Path, options
     with Visit(browser, **options) as visit:
         page = visit.open(file)
         assert page.title().startswith("I love apples and books → 我喜欢苹果和书")
-        assert is_drawn(page, "#matrix")
-        assert is_drawn(page, "#lines")
+        assert is_drawn(page, ".matrix")
+        assert is_drawn(page, ".lines")
         page.wait_for_timeout(200)
         assert is_drawn(page, ".cell canvas")
         width, visible = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
@@ -58,15 +57,15 @@ def test_page_opens_from_disk_without_requests(browser: Any, file: Path, options
 def test_head_is_selected_by_click_and_arrow_keys(browser: Any, file: Path) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file)
-        before = page.locator("#matrix").screenshot()
+        before = page.locator(".matrix").screenshot()
         page.get_by_role("button", name="decoder.0.attention, head 1").click()
-        page.wait_for_function("document.getElementById('selected').textContent === 'decoder.0.attention · head 1'")
+        page.wait_for_function("document.querySelector('.head-title').textContent === 'decoder.0.attention · head 1'")
         assert page.url.endswith("#decoder.0.attention/1")
-        assert page.locator("#matrix").screenshot() != before
-        assert "mean distance" in page.locator("#facts").text_content()
+        assert page.locator(".matrix").screenshot() != before
+        assert "mean distance" in page.locator(".head-panel .hint").text_content()
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("ArrowDown")
-        page.wait_for_function("document.getElementById('selected').textContent === 'decoder.1.attention · head 0'")
+        page.wait_for_function("document.querySelector('.head-title').textContent === 'decoder.1.attention · head 0'")
         assert page.locator('[aria-pressed="true"]').count() == 1
         assert visit.console == []
 
@@ -74,7 +73,7 @@ def test_head_is_selected_by_click_and_arrow_keys(browser: Any, file: Path) -> N
 def test_fragment_of_the_address_selects_a_head(browser: Any, file: Path) -> None:
     with Visit(browser, **DESKTOP) as visit:
         page = visit.open(file, "#encoder.1.attention/mean")
-        assert page.locator("#selected").text_content() == "encoder.1.attention · mean"
+        assert page.locator(".head-title").text_content() == "encoder.1.attention · mean"
 
 
 def test_pointing_at_a_cell_shows_its_weight(browser: Any, file: Path, scene: Scene) -> None:
@@ -83,14 +82,15 @@ def test_pointing_at_a_cell_shows_its_weight(browser: Any, file: Path, scene: Sc
         view = next(view for view in scene.views if view.name == "decoder.1.cross")
         row, column = 1, int(view.weights[0, 1].argmax())
         page.evaluate(
-            """([row, column]) => {
-              const canvas = document.getElementById("matrix");
+            """async ([row, column]) => {
+              const canvas = document.querySelector(".matrix");
               const box = canvas.getBoundingClientRect();
               window.readouts = new Set();
-              for (let x = 0; x < box.width; x += 6) for (let y = 0; y < box.height; y += 6) {
+              for (let x = 0; x < box.width; x += 12) for (let y = 0; y < box.height; y += 12) {
                 canvas.dispatchEvent(new PointerEvent("pointermove",
                   {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
-                window.readouts.add(document.getElementById("readout").textContent);
+                await new Promise(requestAnimationFrame);
+                window.readouts.add(document.querySelector(".head-panel .readout").textContent);
               }
             }""",
             [row, column],
@@ -119,18 +119,18 @@ def test_language_and_theme_can_be_changed(browser: Any, file: Path) -> None:
         assert page.locator("h2").first.text_content() == "Translation"
         page.locator("#language").click()
         assert page.locator("h2").first.text_content() == "翻译"
-        assert "头" in page.locator("#selected").text_content()
+        assert "头" in page.locator(".head-title").text_content()
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.locator("#theme").click()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
-        assert is_drawn(page, "#matrix")
+        assert is_drawn(page, ".matrix")
         assert visit.console == []
 
 
 def test_markup_in_a_sentence_is_escaped(browser: Any, trained_run: Path, tmp_path: Path) -> None:
     translator = regard.Translator.load(trained_run)
     path = tmp_path / "evil.html"
-    save_scene(translation_scene(translator, EVIL, about=EVIL), path)
+    translation_scene(translator, EVIL, about=EVIL).save(path)
     with Visit(browser, **DESKTOP) as visit:
         alerts: list[str] = []
         visit.page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

@@ -12,7 +12,6 @@ import torch
 import regard
 from regard.evaluation.bench.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.evaluation.metrics import bleu
-from regard.inspection.output import save_scene
 from regard.inspection.translation import translation_scene
 from regard.training.run import run_recipe
 from tests.conftest import Command, small_recipe, toy_pairs
@@ -231,7 +230,7 @@ def test_all_target_positions_are_drawn(name: str, request: pytest.FixtureReques
     translator = request.getfixturevalue(name)
     scene = translation_scene(translator, "I love apples", ["decoder.1.cross"])
     assert scene.views[0].weights.shape[1] == len(scene.labels["decoder_output"])
-    save_scene(scene, tmp_path / "attention.svg")
+    scene.save(tmp_path / "attention.svg")
     assert translator("I love apples") in (tmp_path / "attention.svg").read_text(encoding="utf-8")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from regard.inspection.javascript import bundle_modules, compact
 from regard.serving.page_api import read_page_files
-from regard.serving.page_bundle import bundle_modules, compact
 from tests.serving.page import Page
 
 

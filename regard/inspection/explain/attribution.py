@@ -3,7 +3,6 @@
 Shapes: N tokens of source and prefix, W width.
 """
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +13,15 @@ from torch import Tensor
 
 from regard.inspection.explain.integration import MAX_POINTS, integrate_gradients, rows_per_pass
 from regard.inspection.explain.scoring import Baseline, WordScore, evaluation_mode
-from regard.inspection.explain.words import (
+from regard.inspection.explain.target_word import (
     TargetWord,
     Tokens,
-    WordGroups,
     check_explainable,
     choose_alternative,
     choose_word,
-    group_words,
 )
+from regard.inspection.html import render_text
+from regard.inspection.words import WordGroups, group_words
 
 Floats = npt.NDArray[np.floating]
 DIGITS = 4
@@ -63,7 +62,7 @@ class Attribution:
 
     def _repr_html_(self) -> str:
         """Return the text in a fixed-width font, for a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return render_text(self)
 
     def ranked_source(self) -> list[tuple[str, float]]:
         """Return the words of the source with their scores, largest first."""

@@ -1,6 +1,5 @@
 """Explain a word of a translation from all sides: attribution, next tokens, layers, heads and another sentence."""
 
-import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,8 @@ from regard.inspection.explain.heads import HeadEffect, rank_heads_of_word
 from regard.inspection.explain.integration import MAX_POINTS
 from regard.inspection.explain.lens import LayerReadout, read_layers
 from regard.inspection.explain.patching import PatchingMap, patch_activations
-from regard.inspection.explain.words import Tokens, check_explainable, translate_tokens
+from regard.inspection.explain.target_word import Tokens, check_explainable, translate_tokens
+from regard.inspection.html import render_text
 
 ALL_WORDS = "all"
 DIGITS = 4
@@ -35,7 +35,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Return the text in a fixed-width font, for a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return render_text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation for the pages."""

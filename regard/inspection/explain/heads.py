@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
-from regard.inspection.explain.words import Tokens, check_explainable, choose_alternative, choose_word
+from regard.inspection.explain.target_word import Tokens, check_explainable, choose_alternative, choose_word
 from regard.inspection.probe import find_attentions
 
 Replacement = Literal["zero", "mean"]

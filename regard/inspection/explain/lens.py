@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.inspection.explain.scoring import evaluation_mode
-from regard.inspection.explain.words import END, Tokens, check_explainable, translate_tokens
-from regard.inspection.scene import readable_labels
+from regard.inspection.explain.target_word import Tokens, check_explainable, translate_tokens
 from regard.inspection.translation import check_not_blank, check_target
+from regard.inspection.words import END, readable_labels
 from regard.models.transformer import Transformer
 
 DIGITS = 4

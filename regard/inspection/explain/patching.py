@@ -17,9 +17,9 @@ from regard.errors import UserError
 from regard.inspection.explain.integration import rows_per_pass
 from regard.inspection.explain.lens import label_tokens, record_states
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
-from regard.inspection.explain.words import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
-from regard.inspection.scene import readable_labels
+from regard.inspection.explain.target_word import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
 from regard.inspection.translation import check_not_blank
+from regard.inspection.words import readable_labels
 from regard.models.transformer import Transformer
 
 Floats = npt.NDArray[np.floating]

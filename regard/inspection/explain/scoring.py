@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.inspection.explain.words import TargetWord
+from regard.inspection.explain.target_word import TargetWord
 from regard.models.transformer import Embedding, Transformer
 
 Baseline = Literal["pad", "mean", "zero"]

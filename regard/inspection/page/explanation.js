@@ -3,19 +3,14 @@
 // Each function returns elements for data of `Explanation.to_json` and the strings of explanation_strings.js.
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
+import { create } from "./dom.js";
 import { isDark } from "./theme.js";
 
 const HEADS_SHOWN = 10;
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%`;
+const part = (tag, className, ...children) => create(tag, { class: className }, ...children);
+const headerCell = (text, scope) => create("th", { text, scope });
 const signedNumber = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-
-/** Creates an element with a class and a text or children. */
-function part(tag, className, ...children) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.append(...children);
-  return node;
-}
 
 function colourCell(node, scale, share) {
   node.style.backgroundColor = colourOf(scale, share);
@@ -48,7 +43,7 @@ function createSide(title, { labels, scores, occlusion }, high, strings) {
   }));
   const header = [strings.whyWord, strings.whyContribution, ...(occlusion.length ? [strings.whyOcclusion] : [])];
   const rows = labels.map((label, i) => part("tr", "",
-    rowHeader(label),
+    headerCell(label, "row"),
     part("td", "", createBar(scores[i], high), part("span", "number", signedNumber(scores[i]))),
     ...(occlusion.length ? [part("td", "number", signedNumber(occlusion[i]))] : [])));
   return part("div", "why-side", part("h3", "", title), sentence, createTable(header, rows));
@@ -60,19 +55,8 @@ function createBar(value, high) {
   return part("span", "why-bar", fill);
 }
 
-function rowHeader(label) {
-  const cell = part("th", "", label);
-  cell.scope = "row";
-  return cell;
-}
-
 function createTable(header, rows) {
-  const heads = header.map((label) => {
-    const cell = part("th", "", label);
-    cell.scope = "col";
-    return cell;
-  });
-  const head = part("thead", "", part("tr", "", ...heads));
+  const head = part("thead", "", part("tr", "", ...header.map((label) => headerCell(label, "col"))));
   return part("div", "why-scroll", part("table", "why-table", head, part("tbody", "", ...rows)));
 }
 
@@ -89,7 +73,7 @@ export function createNextTokens({ tokens, probabilities }, position) {
 /** A table of the most probable token at every position (column) after every layer (row), the last layer on top. */
 export function createLens({ labels, tokens, probabilities, chosen, ranks }, strings, position = null) {
   const scale = makeScale(isDark(), false);
-  const rows = tokens.map((layer, number) => part("tr", "", rowHeader(strings.layerNumber(number)),
+  const rows = tokens.map((layer, number) => part("tr", "", headerCell(strings.layerNumber(number), "row"),
     ...layer.map((best, i) => {
       const cell = part("td", i === position ? "lens-cell chosen-position" : "lens-cell", best[0]);
       const probability = probabilities[number][i][0];
@@ -106,7 +90,7 @@ export function createHeads(heads, strings) {
   shown.sort((a, b) => b[2] - a[2]);
   const high = Math.max(1e-9, ...shown.map(([, , effect]) => Math.abs(effect)));
   return createTable([strings.head, strings.whyContribution], shown.map(([name, head, effect]) => part("tr", "",
-    rowHeader(`${name} · ${head}`),
+    headerCell(`${name} · ${head}`, "row"),
     part("td", "", createBar(effect, high), part("span", "number", signedNumber(effect))))));
 }
 
@@ -122,7 +106,7 @@ export function createPatching({ word, contrast, score, other_score: other, sour
 
 function createShares(labels, layers, strings) {
   const scale = makeScale(isDark(), true);
-  const rows = layers.map((shares, layer) => part("tr", "", rowHeader(strings.layerNumber(layer)),
+  const rows = layers.map((shares, layer) => part("tr", "", headerCell(strings.layerNumber(layer), "row"),
     ...shares.map((share) => {
       const cell = part("td", "lens-cell number", `${Math.round(100 * share)}%`);
       colourCell(cell, scale, (Math.max(-1, Math.min(1, share)) + 1) / 2);

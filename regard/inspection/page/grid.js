@@ -1,5 +1,6 @@
 // An overview of all layers and heads: one thumbnail per head, drawn when it scrolls into view.
 
+import { create } from "./dom.js";
 import { drawThumbnail } from "./matrix.js";
 
 const SIZE = 52;
@@ -40,44 +41,24 @@ export class HeadGrid {
   }
 
   makeGroup({ title, hint, views }, strings) {
-    const section = document.createElement("section");
-    section.className = "group";
-    const heading = document.createElement("h3");
-    heading.textContent = title;
-    const note = document.createElement("p");
-    note.className = "hint";
-    note.textContent = hint;
-    const rows = document.createElement("div");
-    rows.className = "rows";
-    views.forEach((view) => rows.append(this.makeRow(view, strings)));
-    section.append(heading, note, rows);
-    return section;
+    return create("section", { class: "group" },
+      create("h3", { text: title }),
+      create("p", { class: "hint", text: hint }),
+      create("div", { class: "rows" }, ...views.map((view) => this.makeRow(view, strings))));
   }
 
   makeRow(view, strings) {
-    const row = document.createElement("div");
-    row.className = "row";
-    const label = document.createElement("span");
-    label.className = "layer";
-    label.textContent = `${strings.layer} ${view.layer}`;
-    row.append(label);
-    for (let head = 0; head <= view.heads; head++) row.append(this.makeCell(view, head, strings));
-    return row;
+    const cells = Array.from({ length: view.heads + 1 }, (_, head) => this.makeCell(view, head, strings));
+    return create("div", { class: "row" }, create("span", { class: "layer", text: `${strings.layer} ${view.layer}` }), ...cells);
   }
 
   makeCell(view, head, strings) {
-    const button = document.createElement("button");
-    const canvas = document.createElement("canvas");
-    const caption = document.createElement("span");
     const isMean = head === view.heads;
-    caption.textContent = isMean ? strings.mean : String(head);
-    button.className = "cell";
-    button.tabIndex = -1;
-    button.setAttribute("aria-pressed", "false");
-    button.setAttribute("aria-label", `${view.name}, ${isMean ? strings.mean : `${strings.head} ${head}`}`);
-    canvas.width = canvas.height = SIZE;
-    button.append(canvas, caption);
-    button.addEventListener("click", () => this.onSelect(view, head));
+    const canvas = create("canvas", { width: SIZE, height: SIZE });
+    const button = create("button", {
+      class: "cell", tabindex: -1, "aria-pressed": "false", on: { click: () => this.onSelect(view, head) },
+      "aria-label": `${view.name}, ${isMean ? strings.mean : `${strings.head} ${head}`}`,
+    }, canvas, create("span", { text: isMean ? strings.mean : String(head) }));
     this.cells.set(button, { view, head, canvas, button });
     return button;
   }

@@ -1,6 +1,7 @@
 // A sentence and its translation as tokens; pointing at a token colours the tokens it is aligned with.
 
 import { colourOf, textColourOn } from "./colours.js";
+import { create } from "./dom.js";
 
 /**
  * Source tokens above target tokens. Calls `onPoint` with {row} of a target or {column} of a source token, or null.
@@ -11,10 +12,7 @@ export class SentencePair {
     this.sources = source.map((label, column) => this.makeToken(label, { column }, onPoint));
     this.targets = target.map((label, row) => this.makeToken(label, { row }, onPoint));
     for (const [name, tokens] of [["source", this.sources], ["target", this.targets]]) {
-      const line = document.createElement("p");
-      line.className = `tokens ${name}`;
-      line.append(...tokens);
-      container.append(line);
+      container.append(create("p", { class: `tokens ${name}` }, ...tokens));
     }
     for (const [i, tokens] of [this.sources, this.targets].entries()) {
       tokens.forEach((token, index) => token.classList.toggle("piece", Boolean(pieces[i][index])));
@@ -41,9 +39,7 @@ export class SentencePair {
   }
 
   makeToken(label, point, onPoint) {
-    const token = document.createElement("button");
-    token.className = "token";
-    token.textContent = label;
+    const token = create("button", { class: "token", text: label });
     for (const event of ["pointerenter", "focus", "click"]) token.addEventListener(event, () => onPoint(point));
     for (const event of ["pointerleave", "blur"]) token.addEventListener(event, () => onPoint(null));
     return token;

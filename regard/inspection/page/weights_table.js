@@ -1,5 +1,6 @@
 // A map as a table for screen readers, and for copying: the largest values of each query.
 
+import { create } from "./dom.js";
 import { strongest } from "./maps.js";
 
 const LISTED_KEYS = 5; // keys for each query
@@ -8,12 +9,8 @@ const LISTED_KEYS = 5; // keys for each query
 export class WeightsTable {
   constructor(strings) {
     this.strings = strings;
-    this.element = document.createElement("details");
-    this.element.className = "weights-table";
-    const summary = document.createElement("summary");
-    summary.textContent = strings.weightsTable;
-    this.element.append(summary);
-    this.element.addEventListener("toggle", () => this.fill());
+    this.element = create("details", { class: "weights-table", on: { toggle: () => this.fill() } },
+      create("summary", { text: strings.weightsTable }));
   }
 
   show(map, rows, columns) {
@@ -25,25 +22,13 @@ export class WeightsTable {
     if (!this.element.open || this.isFilled || !this.map) return;
     this.isFilled = true;
     const { map, rows, columns, strings } = this;
-    const table = document.createElement("table");
-    addRow(table.createTHead(), [strings.queryColumn, strings.largestWeights], ["col", "col"]);
-    const body = table.createTBody();
-    rows.forEach((label, row) => {
+    const header = [strings.queryColumn, strings.largestWeights].map((text) => create("th", { text, scope: "col" }));
+    const queries = rows.map((label, row) => {
       const weights = strongest(map, row, LISTED_KEYS).map(([column, weight]) => `${columns[column]} ${weight.toFixed(3)}`);
-      addRow(body, [label, weights.join(", ")], ["row", null]);
+      return create("tr", {}, create("th", { text: label, scope: "row" }), create("td", { text: weights.join(", ") }));
     });
     this.element.querySelector("table")?.remove();
-    this.element.append(table);
+    this.element.append(create("table", {},
+      create("thead", {}, create("tr", {}, ...header)), create("tbody", {}, ...queries)));
   }
-}
-
-/** Append a row; `scopes` are those of the header cells, null for cells with data. */
-function addRow(section, texts, scopes) {
-  const row = section.insertRow();
-  texts.forEach((text, i) => {
-    const cell = document.createElement(scopes[i] ? "th" : "td");
-    if (scopes[i]) cell.scope = scopes[i];
-    cell.textContent = text;
-    row.append(cell);
-  });
 }

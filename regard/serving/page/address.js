@@ -45,6 +45,22 @@ export function initialState(parameters) {
   return Object.fromEntries(Object.entries(parameters).map(([key, { initial }]) => [key, structuredClone(initial)]));
 }
 
+/**
+ * Return a function that says whether a section is shown for another model, or for another model or sentence, than the last
+ * time, so that its state has to be reset. A link states the whole state, and a second model shares that of the first.
+ */
+export function inputWatcher() {
+  let last = null;
+  return ({ model, sentence, isLinked, isSecond }) => {
+    if (isSecond) return { isOtherModel: false, isOtherInput: false };
+    const before = last;
+    last = { model: model.name, sentence };
+    if (isLinked || !before) return { isOtherModel: false, isOtherInput: false };
+    const isOtherModel = before.model !== model.name;
+    return { isOtherModel, isOtherInput: isOtherModel || before.sentence !== sentence };
+  };
+}
+
 /** Return the fragment of a section for [parameters, state] pairs. Initial values are omitted, except those in `always`. */
 export function formatAddress(section, pairs, always = []) {
   const values = new URLSearchParams();

@@ -1,6 +1,6 @@
 // Section "beam": the tree of a beam search, or the iterations of a non-autoregressive model.
 
-import { choice, initialState, integer, number } from "./address.js";
+import { choice, initialState, inputWatcher, integer, number } from "./address.js";
 import { request } from "./api.js";
 import { drawTree, winningPath } from "./beam_tree.js";
 import { create, createField, createSelect, numberOptions } from "./dom.js";
@@ -19,20 +19,16 @@ const parameters = {
   step: integer(null, 0, 9999),
 };
 const state = initialState(parameters);
-/** Model and sentence to which the state applies. */
-let shown = { model: null, sentence: null };
+const watchInput = inputWatcher();
 
 export const section = { id: "beam", requires: ["beam"], readsText: true, show, parameters, state };
 
 async function show(container, page, signal) {
   const card = create("section", { class: "card" });
   container.append(card);
-  const isOther = shown.model !== page.model.name;
-  if (!page.isLinked && !page.isSecond && shown.model !== null) {
-    if (isOther) Object.assign(state, initialState(parameters));
-    else if (shown.sentence !== page.sentence) Object.assign(state, { candidate: 0, step: null });
-  }
-  if (!page.isSecond) shown = { model: page.model.name, sentence: page.sentence };
+  const { isOtherModel, isOtherInput } = watchInput(page);
+  if (isOtherModel) Object.assign(state, initialState(parameters));
+  else if (isOtherInput) Object.assign(state, { candidate: 0, step: null });
   const draw = async () => {
     // alpha has no effect without a length penalty, and the server rejects any value but the default.
     const settings = Object.fromEntries(SETTINGS.filter((name) => state[name] !== null).map((name) => [name, state[name]]));

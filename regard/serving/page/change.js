@@ -1,6 +1,6 @@
 // Section "change": the translation with scaled heads, another scale of scores, other search settings or another text.
 
-import { factors, initialState, integer, number, text } from "./address.js";
+import { factors, initialState, inputWatcher, integer, number, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField, createSelect, createSlider, debounce, numberOptions } from "./dom.js";
 import { biases, ScoreBias } from "./score_bias.js";
@@ -21,19 +21,15 @@ const parameters = {
   changed: text(),
 };
 const state = initialState(parameters);
-/** Model and sentence to which the changes apply. */
-let shown = { model: null, sentence: null };
+const watchInput = inputWatcher();
 
 export const section = { id: "change", requires: ["change"], readsText: true, show, parameters, state };
 
 async function show(container, page, signal) {
   const { strings, model } = page;
-  if (!page.isLinked && !page.isSecond && shown.model !== null) {
-    const isOther = shown.model !== model.name;
-    if (isOther) Object.assign(state, { factors: {}, beam: null, alpha: null });
-    if (isOther || shown.sentence !== page.sentence) Object.assign(state, { changed: null, bias: {} });
-  }
-  if (!page.isSecond) shown = { model: model.name, sentence: page.sentence };
+  const { isOtherModel, isOtherInput } = watchInput(page);
+  if (isOtherModel) Object.assign(state, { factors: {}, beam: null, alpha: null });
+  if (isOtherInput) Object.assign(state, { changed: null, bias: {} });
   const results = create("section", { class: "card" }, create("h2", { text: strings.changeTitle }));
   const controls = create("section", { class: "card" });
   container.append(results, controls);
@@ -107,10 +103,8 @@ function createRequest({ model, sentence }, heads) {
 }
 
 /** Return the state for another module, which shows changes of image models; initially without those of another model. */
-export function stateOfChanges({ model, isSecond }) {
-  if (isSecond) return state;
-  if (shown.model !== null && shown.model !== model.name) Object.assign(state, initialState(parameters));
-  shown = { model: model.name, sentence: null };
+export function stateOfChanges(page) {
+  if (watchInput(page).isOtherModel) Object.assign(state, initialState(parameters));
   return state;
 }
 

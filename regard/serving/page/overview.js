@@ -1,7 +1,7 @@
 // Section "overview": the whole model in one picture, from the embedding to the predicted token. Every block opens its
 // section.
 
-import { initialState, integer } from "./address.js";
+import { initialState, inputWatcher, integer } from "./address.js";
 import { request } from "./api.js";
 import { create } from "./dom.js";
 import { createDropZones, selectedFiles } from "./image_files.js";
@@ -16,12 +16,10 @@ const CHIPS = 24;
 
 export const section = { id: "overview", requires: ["overview"], readsText: true, show, parameters, state };
 
-let shown = null;
+const watchInput = inputWatcher();
 
 async function show(container, page, signal) {
-  const input = `${page.model.name} ${page.sentence}`;
-  if (shown !== null && shown !== input && !page.isLinked && !page.isSecond) state.step = null;
-  if (!page.isSecond) shown = input;
+  if (watchInput(page).isOtherInput) state.step = null;
   if (page.model.sections.includes("translate")) await showTranslation(container, page, signal);
   else await showImages(container, page, signal);
 }

@@ -1,6 +1,6 @@
 // Section "translate": the translation of the text; of the chosen sentence, the best translations and their alignment.
 
-import { initialState, integer, text } from "./address.js";
+import { initialState, inputWatcher, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint } from "./description.js";
@@ -15,8 +15,7 @@ import { getTranslation } from "./translations.js";
 
 const parameters = { hypothesis: integer(0, 0, 999), glossary: text("") };
 const state = initialState(parameters);
-/** Model and sentence of the chosen hypothesis. */
-let shownSentence = null;
+const watchInput = inputWatcher();
 
 export const section = { id: "translate", requires: ["translate"], readsText: true, show, parameters, state };
 
@@ -63,10 +62,8 @@ async function show(container, page, signal) {
     create("h2", { text: strings.bestTranslations }),
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
-  const sentence = `${model.name} ${page.sentence}`;
   container.append(createFileCard(page, signal));
-  if (shownSentence !== null && shownSentence !== sentence && !page.isLinked) state.hypothesis = 0;
-  shownSentence = sentence;
+  if (watchInput(page).isOtherInput) state.hypothesis = 0;
   state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
   select(hypotheses[state.hypothesis]);
 }

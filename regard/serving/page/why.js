@@ -1,6 +1,6 @@
 // Section "why": what decided a word of the translation, and why it is not another one.
 
-import { initialState, integer, text } from "./address.js";
+import { initialState, inputWatcher, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField } from "./dom.js";
 import { createAttribution, createHeads, createLens, createNextTokens, createPatching } from "./explanation.js";
@@ -9,8 +9,7 @@ import { getTranslation } from "./translations.js";
 /** The position of the token, from 1 (the second by default, which has a prefix); the other word; the other sentence. */
 const parameters = { token: integer(2, 1, 9999), not: text(), against: text() };
 const state = initialState(parameters);
-/** Model and sentence that the state belongs to. */
-let shown = { model: null, sentence: null };
+const watchInput = inputWatcher();
 
 export const section = { id: "why", requires: ["why"], readsText: true, show, parameters, state };
 
@@ -20,9 +19,7 @@ async function show(container, page, signal) {
     container.append(create("p", { class: "card unavailable", text: strings.whyNAT }));
     return;
   }
-  const isOther = shown.model !== null && (shown.model !== model.name || shown.sentence !== page.sentence);
-  if (isOther && !page.isLinked) Object.assign(state, initialState(parameters));
-  shown = { model: model.name, sentence: page.sentence };
+  if (watchInput(page).isOtherInput) Object.assign(state, initialState(parameters));
   const { target, hypotheses } = await getTranslation(model.name, page.sentence, signal);
   if (signal.aborted) return;
   const { labels } = hypotheses[0];

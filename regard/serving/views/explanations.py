@@ -5,7 +5,7 @@ from typing import Any
 from regard.decoding.config import DecodingSettings
 from regard.inspection.explain.explanation import explain
 from regard.inspection.explain.lens import read_layers
-from regard.inspection.explain.words import translate_tokens
+from regard.inspection.explain.target_word import translate_tokens
 from regard.pipelines.translator import Translator
 
 MAX_POINTS = 1024

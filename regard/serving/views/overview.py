@@ -14,8 +14,8 @@ from regard.data.images.preprocessing import Pixels, Resize, decode_image
 from regard.decoding.config import DecodingSettings
 from regard.inspection.flow import Flow, record_flow, strongest
 from regard.inspection.probe import AttentionRecord, probe
-from regard.inspection.scene import readable_labels
 from regard.inspection.translation import check_not_blank, record_translation
+from regard.inspection.words import readable_labels
 from regard.models.croco import CroCo
 from regard.models.nat import NATransformer
 from regard.models.swin import Swin

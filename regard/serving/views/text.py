@@ -20,7 +20,6 @@ from regard.inspection.html import render_page
 from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
-from regard.inspection.scene import readable_labels
 from regard.inspection.translation import (
     MAP_AXES,
     check_not_blank,
@@ -30,6 +29,7 @@ from regard.inspection.translation import (
     source_labels,
     translation_scene,
 )
+from regard.inspection.words import readable_labels
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator, to_glossary

@@ -12,7 +12,8 @@ import regard
 from regard.errors import UserError
 from regard.inspection.explain.attribution import Attribution, attribute_word
 from regard.inspection.explain.scoring import WordScore
-from regard.inspection.explain.words import choose_alternative, choose_word, group_words
+from regard.inspection.explain.target_word import choose_alternative, choose_word
+from regard.inspection.words import group_words
 from regard.models.nat import NATransformer, NATransformerConfig
 from tests.conftest import OBJECTS, SUBJECTS, VERBS
 

@@ -1,38 +1,15 @@
-"""Choose the word of a translation to explain, and join the tokens of words.
+"""Choose the word of a translation to explain."""
 
-A word is a group of tokens: all pieces of a word of a language with spaces, and single tokens otherwise. Punctuation is
-a word of its own.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import UserError
-from regard.inspection.scene import readable_labels, replace_unprintable
 from regard.inspection.translation import check_not_blank, check_target
+from regard.inspection.words import END, SPACE_MARK, group_words, readable_labels
 from regard.models.transformer import Transformer
 
-END = "END"
-SPACE_MARK = "▁"
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
-"""Characters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 Tokens = Sequence[int]
-
-
-@dataclass(frozen=True)
-class WordGroups:
-    """The words of a token sequence.
-
-    Attributes:
-        labels: Text of each word.
-        tokens: Indices of the tokens of each word.
-    """
-
-    labels: list[str]
-    tokens: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -123,30 +100,6 @@ def choose_alternative(translator: Any, word: TargetWord, alternative: str) -> t
     if pieces == word.pieces:
         raise UserError(f"{alternative} is the word itself; give another word to compare it with")
     return pieces, _text_of(vocabulary, pieces, eos)
-
-
-def group_words(vocabulary: Any, tokens: Tokens) -> WordGroups:
-    """Join the tokens of words.
-
-    Args:
-        vocabulary: Tokenizer of the tokens.
-        tokens: Token ids, without special tokens.
-    """
-    text, spans = vocabulary.decode(tokens), vocabulary.char_spans(tokens)
-    names = readable_labels(vocabulary.tokens(tokens))
-    words = [match.span() for match in WORD.finditer(text)]
-    groups: dict[object, list[int]] = {}
-    for index, (start, stop) in enumerate(spans):
-        stop = max(stop, start + 1)
-        stop += text[start:stop].isspace()  # a space belongs to the word after it
-        word = next((span for span in words if span[0] < stop and span[1] > start), None)
-        if word is not None and UNSPACED.search(text[start:stop]):
-            word = (start, stop)  # all byte tokens of a character have its span
-        groups.setdefault(index if word is None else word, []).append(index)
-    labels = [
-        text[key[0] : key[1]].strip() if isinstance(key, tuple) else names[group[0]] for key, group in groups.items()
-    ]
-    return WordGroups([replace_unprintable(label) for label in labels], list(groups.values()))
 
 
 def find_source_tokens(translator: Any, sentence: str, word: str) -> list[int]:
