@@ -16,20 +16,23 @@ Floats = npt.NDArray[np.floating]
 
 
 def find_positions(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the position encodings of a model by name. Identical rotary encodings are returned once."""
-    found: dict[str, nn.Module] = {}
-    keys: set[tuple[object, ...]] = set()
-    inner = {id(module.axis) for module in model.modules() if isinstance(module, Rotary2D)}
+    """Return the position encodings of a model by name.
+
+    Identical encodings without parameters are returned once: rotary ones by the first name, others by all names, such
+    as "source_embedding.positions, target_embedding.positions".
+    """
+    axes = {id(module.axis) for module in model.modules() if isinstance(module, Rotary2D | Sinusoidal2D)}
+    names: dict[str, list[str]] = {}
+    encodings: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, ENCODINGS) or id(module) in inner:
-            continue
-        axis = module.axis if isinstance(module, Rotary2D) else module
-        is_rotary = isinstance(axis, Rotary)
-        key = (type(module), axis.extra_repr(), str(axis.head_width)) if is_rotary else (name,)
-        if key not in keys:
-            keys.add(key)
-            found[name] = module
-    return found
+        if isinstance(module, ENCODINGS) and id(module) not in axes:
+            key = name if isinstance(module, Learned) else repr(module)
+            names.setdefault(key, []).append(name)
+            encodings.setdefault(key, module)
+    return {
+        names[key][0] if isinstance(module, Rotary | Rotary2D) else ", ".join(names[key]): module
+        for key, module in encodings.items()
+    }
 
 
 @torch.no_grad()

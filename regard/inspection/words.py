@@ -44,6 +44,13 @@ def readable_labels(tokens: Sequence[str]) -> list[str]:
     return [replace_unprintable(token.removeprefix(SPACE_MARK) or "␣") for token in decoded]
 
 
+def label_tokens(vocabulary: Any, tokens: Sequence[int], config: Any) -> list[str]:
+    """Return the labels of token ids, and BOS, END and PAD for the special tokens of a model."""
+    special = {config.pad: "PAD", config.bos: "BOS", config.eos: END}
+    labels = readable_labels(vocabulary.tokens(tokens))
+    return [special.get(token, label) for token, label in zip(tokens, labels, strict=True)]
+
+
 def replace_unprintable(text: str) -> str:
     """Replace characters that cannot be displayed, such as control characters, by U+FFFD."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

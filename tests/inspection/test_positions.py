@@ -64,7 +64,7 @@ def test_positions_beyond_the_learned_table_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("positions", "tie", "names"),
     [
-        ("sinusoidal", "all", ["source_embedding.positions", "target_embedding.positions"]),
+        ("sinusoidal", "all", ["source_embedding.positions, target_embedding.positions"]),
         ("learned", "target", ["source_embedding.positions", "target_embedding.positions"]),
         ("rotary", "all", ["encoder.0.attention.rotary"]),
     ],

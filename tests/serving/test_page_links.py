@@ -46,10 +46,13 @@ def show_second_translation(page: Page) -> None:
     page.page.locator(".alternative").nth(1).click()
 
 
-def show_one_sentence_of_two(page: Page) -> None:
-    page.enter("I love apples\nYou buy tea", "translate")
-    page.click("2 You buy tea")
-    page.wait_until_ready("translate")
+def show_explanations_of_two_models(page: Page) -> None:
+    page.open("why")
+    page.page.locator("#second").select_option("narrow")
+    questions = page.page.locator(".why-question")
+    page.wait_until(lambda: questions.count() == 2)
+    page.page.locator(".column").nth(1).locator(".tokens.target .token").first.click()
+    page.wait_until(lambda: questions.first.text_content() == "Why 我?")
 
 
 def show_all_as_one_sequence(page: Page) -> None:
@@ -117,7 +120,7 @@ def show_positions_of_another_model(page: Page) -> None:
 
 VIEWS = [
     show_second_translation,
-    show_one_sentence_of_two,
+    show_explanations_of_two_models,
     show_all_as_one_sequence,
     show_scores_of_a_head,
     show_compared_heads,

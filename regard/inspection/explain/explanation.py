@@ -51,14 +51,15 @@ class Explanation:
         position = self.attribution.start
         next_tokens = ", ".join(f"{token} {share:.1%}" for token, share in self.layers.next_tokens(position))
         by_layer = ", ".join(
-            f"{layer}: {tokens[position][0]} {self.layers.probabilities[layer, position, 0]:.0%}"
+            f"{layer - 1 if layer else 'embedding'}: {tokens[position][0]} "
+            f"{self.layers.probabilities[layer, position, 0]:.0%}"
             for layer, tokens in enumerate(self.layers.tokens)
         )
         heads = ", ".join(f"{name}/{head} {effect:+.3f}" for name, head, effect in self.heads[:HEADS_LISTED])
         lines = [
             str(self.attribution),
             f"  next tokens       {next_tokens}",
-            f"  read after layer  {by_layer}",
+            f"  after each layer  {by_layer}",
             f"  without the head  {heads}",
         ]
         return "\n".join([*lines, *([] if self.patching is None else [str(self.patching)])])

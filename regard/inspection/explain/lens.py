@@ -17,7 +17,7 @@ from regard.errors import UserError
 from regard.inspection.explain.scoring import evaluation_mode
 from regard.inspection.explain.target_word import Tokens, check_explainable, translate_tokens
 from regard.inspection.translation import check_not_blank, check_target
-from regard.inspection.words import END, readable_labels
+from regard.inspection.words import label_tokens
 from regard.models.transformer import Transformer
 
 DIGITS = 4
@@ -139,17 +139,11 @@ def _read(
     best = log_probs_LTV.topk(top, -1)
     own = torch.tensor(tokens, device=logits.device).expand(len(states), -1)[..., None]
     chosen_LT1 = log_probs_LTV.gather(2, own)
-    texts = [[label_tokens(vocabulary, row, model.config.eos) for row in layer] for layer in best.indices.tolist()]
+    texts = [[label_tokens(vocabulary, row, model.config) for row in layer] for layer in best.indices.tolist()]
     return LayerReadout(
-        labels=label_tokens(vocabulary, tokens, model.config.eos),
+        labels=label_tokens(vocabulary, tokens, model.config),
         tokens=texts,
         probabilities=best.values.exp().cpu().double().numpy(),
         chosen=chosen_LT1[..., 0].exp().cpu().double().numpy(),
         ranks=((log_probs_LTV > chosen_LT1).sum(-1) + 1).cpu().numpy(),
     )
-
-
-def label_tokens(vocabulary: Any, tokens: Tokens, eos: int) -> list[str]:
-    """Return the readable text of tokens, and END for the end of a sentence."""
-    names = readable_labels(vocabulary.tokens(tokens))
-    return [END if token == eos else name for token, name in zip(tokens, names, strict=True)]

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from regard.errors import UserError
 from regard.inspection.explain.integration import rows_per_pass
-from regard.inspection.explain.lens import label_tokens, record_states
+from regard.inspection.explain.lens import record_states
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
 from regard.inspection.explain.target_word import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
 from regard.inspection.translation import check_not_blank
-from regard.inspection.words import readable_labels
+from regard.inspection.words import label_tokens
 from regard.models.transformer import Transformer
 
 Floats = npt.NDArray[np.floating]
@@ -71,7 +71,9 @@ class PatchingMap:
         ]
         for stack, labels, shares in (("encoder", self.source, self.encoder), ("decoder", self.prefix, self.decoder)):
             lines.append(f"  {stack}  {'  '.join(labels)}")
-            lines += [f"    {layer}  {'  '.join(f'{share:4.0%}' for share in row)}" for layer, row in enumerate(shares)]
+            names = ["embedding", *(f"layer {layer}" for layer in range(len(shares) - 1))]
+            rows = zip(names, shares, strict=True)
+            lines += [f"    {name:9}  {'  '.join(f'{share:4.0%}' for share in row)}" for name, row in rows]
         return "\n".join(lines)
 
 
@@ -124,13 +126,13 @@ def patch_activations(
         encoder = [_values(corrupted, rows), *_patch(model.encoder, encoder_states, corrupted, y, S)]
         # Both runs read the same prefix, so its embeddings restore nothing.
         decoder = [np.full(P, other_score), *_patch(model.decoder, decoder_states, corrupted, y, P)]
-    eos, vocabularies = model.config.eos, translator.vocabularies
+    config, vocabularies = model.config, translator.vocabularies
     return PatchingMap(
         word=chosen.label,
         contrast=label,
-        source=label_tokens(vocabularies.source, chosen.source, eos),
-        other_source=label_tokens(vocabularies.source, other_word.source, eos),
-        prefix=["BOS", *readable_labels(vocabularies.target.tokens(chosen.prefix[1:]))],
+        source=label_tokens(vocabularies.source, chosen.source, config),
+        other_source=label_tokens(vocabularies.source, other_word.source, config),
+        prefix=label_tokens(vocabularies.target, chosen.prefix, config),
         score=score,
         other_score=other_score,
         encoder=(np.stack(encoder) - other_score) / (score - other_score),
@@ -160,7 +162,7 @@ def _most_probable(translator: Any, model: Transformer, word: TargetWord) -> tup
         logits = model(torch.tensor([word.source], device=device), torch.tensor([word.prefix], device=device))[0, -1]
     logits[word.pieces[0]] = -torch.inf
     token = int(logits.argmax())
-    return (token,), label_tokens(translator.vocabularies.target, [token], model.config.eos)[0]
+    return (token,), label_tokens(translator.vocabularies.target, [token], model.config)[0]
 
 
 def _patch(

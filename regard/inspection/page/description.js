@@ -4,29 +4,33 @@ import { strongest } from "./maps.js";
 
 const SHOWN = 4; // weights listed for a row or column
 
+/** Return a number with a minus sign, and −∞ for masked values, which are null, NaN or infinite. */
+export function formatNumber(value, digits = 3) {
+  return Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "−∞";
+}
+
 /** Describes a cell, the largest weights of a row, or the largest weights of a column. */
 export function describePoint(map, rows, columns, point, strings) {
   if (!point) return "";
   const { row, column } = point;
-  const format = (value) => (Number.isNaN(value) ? "−∞" : value.toFixed(3));
   if (row !== undefined && column !== undefined) {
-    return `${rows[row]} → ${columns[column]}: ${format(map.values[row * map.columns + column])}`;
+    return `${rows[row]} → ${columns[column]}: ${formatNumber(map.values[row * map.columns + column])}`;
   }
   if (row !== undefined) {
-    const keys = strongest(map, row, SHOWN).map(([key, weight]) => `${columns[key]} ${format(weight)}`);
+    const keys = strongest(map, row, SHOWN).map(([key, weight]) => `${columns[key]} ${formatNumber(weight)}`);
     return `${rows[row]} ${strings.attendsTo} ${keys.join(", ")}`;
   }
   const received = rows.map((label, query) => [label, map.values[query * map.columns + column]]);
   const sorted = received.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]);
-  const queries = sorted.slice(0, SHOWN).map(([label, weight]) => `${label} ${format(weight)}`);
+  const queries = sorted.slice(0, SHOWN).map(([label, weight]) => `${label} ${formatNumber(weight)}`);
   return `${columns[column]} ${strings.attendedToBy} ${queries.join(", ")}`;
 }
 
 /** Draws the colour scale of a map with its lowest and highest value. */
 export function drawLegend(canvas, low, high, map, scale) {
   drawScale(canvas, scale);
-  low.textContent = map.signed ? (-map.high).toFixed(2) : "0";
-  high.textContent = map.high.toFixed(2);
+  low.textContent = map.signed ? formatNumber(-map.high, 2) : "0";
+  high.textContent = formatNumber(map.high, 2);
 }
 
 /** Draws the 256 colours of a scale side by side. */

@@ -3,6 +3,7 @@
 // Each function returns elements for data of `Explanation.to_json` and the strings of explanation_strings.js.
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
+import { formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { isDark } from "./theme.js";
 
@@ -10,7 +11,7 @@ const HEADS_SHOWN = 10;
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}%`;
 const part = (tag, className, ...children) => create(tag, { class: className }, ...children);
 const headerCell = (text, scope) => create("th", { text, scope });
-const signedNumber = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+const signedNumber = (value) => (value < 0 ? "" : "+") + formatNumber(value, 2);
 
 function colourCell(node, scale, share) {
   node.style.backgroundColor = colourOf(scale, share);
@@ -20,7 +21,7 @@ function colourCell(node, scale, share) {
 /** The contributions of the words of source and prefix, with their sum. */
 export function createAttribution({ word, contrast, source, prefix, score, baseline, error }, strings) {
   const name = strings.whyScore(word, contrast);
-  const sum = strings.whySum(name, score.toFixed(3), baseline.toFixed(3), percent(error));
+  const sum = strings.whySum(name, formatNumber(score), formatNumber(baseline), percent(error));
   const high = Math.max(1e-9, ...[...source.scores, ...prefix.scores].map(Math.abs));
   return [
     part("h3", "why-question", strings.whyQuestion(word, contrast)),
@@ -89,7 +90,7 @@ export function createHeads(heads, strings) {
   const shown = [...heads].sort((a, b) => Math.abs(b[2]) - Math.abs(a[2])).slice(0, HEADS_SHOWN);
   shown.sort((a, b) => b[2] - a[2]);
   const high = Math.max(1e-9, ...shown.map(([, , effect]) => Math.abs(effect)));
-  return createTable([strings.head, strings.whyContribution], shown.map(([name, head, effect]) => part("tr", "",
+  return createTable([strings.headColumn, strings.headEffect], shown.map(([name, head, effect]) => part("tr", "",
     headerCell(`${name} · ${head}`, "row"),
     part("td", "", createBar(effect, high), part("span", "number", signedNumber(effect))))));
 }

@@ -1,7 +1,7 @@
 // One attention head: its matrix and its lines, which highlight the same tokens.
 
 import { makeScale } from "./colours.js";
-import { describePoint, drawLegend } from "./description.js";
+import { describePoint, drawLegend, formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { colourOfHead, paintHeads } from "./head_colours.js";
 import { Lines } from "./lines.js";
@@ -72,7 +72,7 @@ export class HeadPanel {
     const { map, rows, columns } = this.matrix;
     const isCell = point?.row !== undefined && point.column !== undefined;
     if (!isCell || !this.heads.length) return describePoint(map, rows, columns, point, this.strings);
-    const valueOf = ({ values }) => values[point.row * map.columns + point.column].toFixed(3);
+    const valueOf = ({ values }) => formatNumber(values[point.row * map.columns + point.column]);
     const values = this.heads.map((layer) => `${this.strings.head} ${layer.head} ${valueOf(layer.map)}`);
     return `${rows[point.row]} → ${columns[point.column]}: ${values.join(" · ")}`;
   }

@@ -5,7 +5,7 @@ import { shareOf, shrink } from "./maps.js";
 import { moveIndex } from "./pointing.js";
 
 const LABEL_ANGLE = Math.PI / 3.4; // of the column labels
-const MIN_CELL = 2, MAX_CELL = 30;
+const MIN_CELL = 2, MAX_CELL = 44;
 const READABLE_CELL = 14; // cells are stretched in one direction at most up to this size
 const MIN_HEIGHT = 300;
 

@@ -1,5 +1,6 @@
 // A map as a table for screen readers, and for copying: the largest values of each query.
 
+import { formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { strongest } from "./maps.js";
 
@@ -24,7 +25,7 @@ export class WeightsTable {
     const { map, rows, columns, strings } = this;
     const header = [strings.queryColumn, strings.largestWeights].map((text) => create("th", { text, scope: "col" }));
     const queries = rows.map((label, row) => {
-      const weights = strongest(map, row, LISTED_KEYS).map(([column, weight]) => `${columns[column]} ${weight.toFixed(3)}`);
+      const weights = strongest(map, row, LISTED_KEYS).map(([column, weight]) => `${columns[column]} ${formatNumber(weight)}`);
       return create("tr", {}, create("th", { text: label, scope: "row" }), create("td", { text: weights.join(", ") }));
     });
     this.element.querySelector("table")?.remove();

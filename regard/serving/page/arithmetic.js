@@ -1,6 +1,7 @@
 // Section "arithmetic": the attention of one query of one head, step by step, and an example with two tokens.
 
 import { initialState, integer, text } from "./address.js";
+import { formatNumber } from "./description.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { loadHeads } from "./heads.js";
 import { sliceArray } from "./packet.js";
@@ -18,10 +19,6 @@ export const section = { id: "arithmetic", requires: ["arithmetic"], readsText: 
 
 /** Labels of the queries of each group of attention modules; those of image models depend on the module. */
 const QUERY_AXES = { encoder: "source", decoder: "decoder_output", cross: "decoder_output" };
-
-function format(value) {
-  return value === -Infinity ? "−∞" : value.toFixed(3).replace("-", "−");
-}
 
 async function show(container, page, signal) {
   const { strings } = page;
@@ -118,7 +115,7 @@ function createTable({ content, arrays }, strings) {
   const maximumValue = largest(v.values);
   const maximumScore = Math.max(...scores.values);
   const columns = [
-    ["", 0], [strings.keyColumn, 0], ["q·k", 1, "number"], [`× ${format(content.scale)}`, 2, "number"],
+    ["", 0], [strings.keyColumn, 0], ["q·k", 1, "number"], [`× ${formatNumber(content.scale)}`, 2, "number"],
     [strings.mask, 3, "number"], ["softmax", 4], ["v", 5],
   ];
   const header = columns.map(([text, step, className]) => create("th", { text, "data-step": step, class: className }));
@@ -129,13 +126,13 @@ function createTable({ content, arrays }, strings) {
     return create("tr", { class: isMasked ? "masked" : "" },
       create("th", { text: label }),
       create("td", {}, drawVector(sliceArray(k, i).values, maximum)),
-      create("td", { class: "number", "data-step": 1, text: format(products.values[i]) }),
-      create("td", { class: "number", "data-step": 2, text: format(products.values[i] * content.scale) }),
-      create("td", { class: "number", "data-step": 3, text: content.softmax ? format(scores.values[i]) : isMasked ? "✕" : "✓" }),
+      create("td", { class: "number", "data-step": 1, text: formatNumber(products.values[i]) }),
+      create("td", { class: "number", "data-step": 2, text: formatNumber(products.values[i] * content.scale) }),
+      create("td", { class: "number", "data-step": 3, text: content.softmax ? formatNumber(scores.values[i]) : isMasked ? "✕" : "✓" }),
       create("td", { class: "number softmax", "data-step": 4 },
         content.softmax ? create("small", { text: describeExponential(scores.values[i], maximumScore) }) : "",
         create("meter", { min: 0, max: 1, value: Math.min(1, Math.max(0, weight)) }),
-        create("span", { text: format(weight) })),
+        create("span", { text: formatNumber(weight) })),
       create("td", { "data-step": 5 }, drawVector(sliceArray(v, i).values, maximumValue)));
   });
   return create("table", { class: "arithmetic" },
@@ -178,13 +175,13 @@ function formulaOfStep(step, { content, arrays }, strings) {
       return ["q", "k", "v"].map((name, part) => formulaOfProjection(name, part, best, { content, arrays })).join("\n");
     case "product": {
       const key = sliceArray(k, best).values;
-      const terms = Array.from(q.values.subarray(0, 3), (x, i) => `${format(x)}×${format(key[i])}`);
-      return `q·k(${content.columns[best]}) = ${terms.join(" + ")} + … = ${format(product)}`;
+      const terms = Array.from(q.values.subarray(0, 3), (x, i) => `${formatNumber(x)}×${formatNumber(key[i])}`);
+      return `q·k(${content.columns[best]}) = ${terms.join(" + ")} + … = ${formatNumber(product)}`;
     }
     case "scale": {
       const width = q.values.length;
-      const scaled = format(product * content.scale);
-      return `${format(product)} × ${format(content.scale)} = ${scaled}   (1/√${width} = ${format(width ** -0.5)})`;
+      const scaled = formatNumber(product * content.scale);
+      return `${formatNumber(product)} × ${formatNumber(content.scale)} = ${scaled}   (1/√${width} = ${formatNumber(width ** -0.5)})`;
     }
     case "mask": {
       const masked = scores.values.filter((score) => score === -Infinity).length;
@@ -196,13 +193,13 @@ function formulaOfStep(step, { content, arrays }, strings) {
       const maximum = Math.max(...scores.values);
       const shift = maximum > MAX_EXPONENT ? maximum : 0;
       const sum = scores.values.reduce((total, other) => total + Math.exp(other - shift), 0);
-      const quotient = `${format(Math.exp(score - shift))} / ${format(sum)} = ${format(weights.values[best])}`;
+      const quotient = `${formatNumber(Math.exp(score - shift))} / ${formatNumber(sum)} = ${formatNumber(weights.values[best])}`;
       return `${content.columns[best]}: ${describeExponential(score, maximum)} = ${quotient}`;
     }
     case "values": {
       const first = weights.values.subarray(0, 3);
-      const terms = Array.from(first, (weight, i) => `${format(weight)}×${format(sliceArray(v, i).values[0])}`);
-      return `o₀ = ${terms.join(" + ")} + … = ${format(sliceArray(heads, state.head).values[0])}`;
+      const terms = Array.from(first, (weight, i) => `${formatNumber(weight)}×${formatNumber(sliceArray(v, i).values[0])}`);
+      return `o₀ = ${terms.join(" + ")} + … = ${formatNumber(sliceArray(heads, state.head).values[0])}`;
     }
     case "concatenate":
       return strings.concatenation(...heads.shape, output.values.length);
@@ -218,29 +215,29 @@ function formulaOfProjection(name, part, best, { content, arrays }) {
   const { x, y, projections, biases } = arrays;
   const input = part === 0 ? x.values : sliceArray(y, best).values;
   const weights = sliceArray(projections, part).values;
-  const terms = [0, 1, 2].slice(0, input.length).map((i) => `${format(input[i])}×${format(weights[i])}`);
+  const terms = [0, 1, 2].slice(0, input.length).map((i) => `${formatNumber(input[i])}×${formatNumber(weights[i])}`);
   const result = part === 0 ? arrays.q : sliceArray(arrays[name], best);
   const token = part === 0 ? content.rows[state.query] : content.columns[best];
-  const bias = biases.values[part] ? ` + ${format(biases.values[part])}` : "";
+  const bias = biases.values[part] ? ` + ${formatNumber(biases.values[part])}` : "";
   const rotation = content.rotary && part < 2 ? " ↻" : "";
-  return `${name}₀(${token}) = x·W_${name.toUpperCase()} = ${terms.join(" + ")} + …${bias}${rotation} = ${format(result.values[0])}`;
+  return `${name}₀(${token}) = x·W_${name.toUpperCase()} = ${terms.join(" + ")} + …${bias}${rotation} = ${formatNumber(result.values[0])}`;
 }
 
 /** Return the sum of the residual connection and what LayerNorm makes of it, for feature 0. */
 function formulaOfSum({ pre_norm: isPreNorm }, { residual, update, added }, strings) {
   const sums = residual.values.map((value, i) => value + update.values[i]);
-  const sum = `x₀ + y₀ = ${format(residual.values[0])} + ${format(update.values[0])} = ${format(sums[0])}`;
+  const sum = `x₀ + y₀ = ${formatNumber(residual.values[0])} + ${formatNumber(update.values[0])} = ${formatNumber(sums[0])}`;
   if (isPreNorm) return sum;
   const mean = sums.reduce((a, b) => a + b, 0) / sums.length;
   const deviation = Math.sqrt(sums.reduce((total, value) => total + (value - mean) ** 2, 0) / sums.length);
-  return `${sum}\n${strings.normalisation(format(mean), format(deviation), format(added.values[0]))}`;
+  return `${sum}\n${strings.normalisation(formatNumber(mean), formatNumber(deviation), formatNumber(added.values[0]))}`;
 }
 
 /** Return "e^4.78 / Σ e^s", with the largest score subtracted if the exponentials would be too large. */
 function describeExponential(score, maximum) {
   if (score === -Infinity) return "e^−∞ = 0";
   const difference = maximum > MAX_EXPONENT ? score - maximum : score;
-  return `e^${difference.toFixed(2).replace("-", "−")} / Σ`;
+  return `e^${formatNumber(difference, 2)} / Σ`;
 }
 
 function largest(...lists) {

@@ -3,6 +3,7 @@
 import { choice, initialState, inputWatcher, integer, number } from "./address.js";
 import { request } from "./api.js";
 import { drawTree, winningPath } from "./beam_tree.js";
+import { formatNumber } from "./description.js";
 import { create, createField, createSelect, numberOptions } from "./dom.js";
 import { showIterations } from "./nat_iterations.js";
 import { createStepper } from "./stepper.js";
@@ -109,8 +110,7 @@ function createSettings({ beam, length_penalty: penalty, alpha }, strings, chang
 /** Return the log-probability, the score and the outcome of a hypothesis. */
 function describeNode(node, outcome, { length_penalty: penalty, alpha }, strings) {
   const length = node.step + 1;
-  const format = (value) => (value === null ? "−∞" : value.toFixed(3));
   const divisor = { average: `${length}^${alpha}`, wu: `((5+${length})/6)^${alpha}`, none: "1" }[penalty];
-  const score = `Σ ${format(node.cumulative_log_prob)} ÷ ${divisor} = ${format(node.score)}`;
-  return `${node.token}: log p ${format(node.log_prob)} · ${score} · ${strings.outcomes[outcome] ?? outcome}`;
+  const score = `Σ ${formatNumber(node.cumulative_log_prob)} ÷ ${divisor} = ${formatNumber(node.score)}`;
+  return `${node.token}: log p ${formatNumber(node.log_prob)} · ${score} · ${strings.outcomes[outcome] ?? outcome}`;
 }

@@ -1,5 +1,6 @@
 // The tree of a beam search as SVG: a column for each step, sorted by score, with edges to the parents.
 
+import { formatNumber } from "./description.js";
 import { setData } from "./panel_data.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -95,7 +96,7 @@ function drawNode(node, position, parent, onPoint) {
   const label = createSvg("text", { x: x + 8, y: y + 17.5 });
   label.textContent = shorten(node.token);
   const score = createSvg("text", { x: x + NODE_WIDTH - 6, y: y + 17.5, class: "score" });
-  score.textContent = node.score === null ? "−∞" : node.score.toFixed(2);
+  score.textContent = formatNumber(node.score, 2);
   group.setAttribute("aria-label", `${node.token} ${score.textContent}`);
   group.append(box, label, score);
   for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);

@@ -2,6 +2,7 @@
 
 import { factors, initialState, inputWatcher, integer, number, text } from "./address.js";
 import { request } from "./api.js";
+import { formatNumber } from "./description.js";
 import { create, createButton, createField, createSelect, createSlider, debounce, numberOptions } from "./dom.js";
 import { biases, ScoreBias } from "./score_bias.js";
 
@@ -178,7 +179,7 @@ function createLine(title) {
   const element = create("div", { class: "line" }, bar, tokens);
   const show = ({ labels, probabilities, score: value }, otherLabels = labels, tag = "span") => {
     const shared = sharedPositions(labels, otherLabels);
-    score.textContent = value.toFixed(3);
+    score.textContent = formatNumber(value);
     tokens.replaceChildren(...labels.map((label, i) => {
       const [name, className] = shared.has(i) ? ["span", "token"] : [tag, "token changed"];
       return create(name, { class: className, text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });

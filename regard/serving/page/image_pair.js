@@ -1,6 +1,7 @@
 // Two views of a scene: cross-attention from a patch of one view to the other view, in both directions.
 
 import { request } from "./api.js";
+import { formatNumber } from "./description.js";
 import { create, createField, createSlider } from "./dom.js";
 import { createFigure, createImage, drawOverlay, patchAt } from "./overlay.js";
 import { sliceArray } from "./packet.js";
@@ -48,7 +49,7 @@ export async function showImagePair(results, files, page, signal) {
     const focused = [...figures.querySelectorAll("canvas")].indexOf(document.activeElement);
     figures.replaceChildren(drawView(0), drawView(1));
     figures.querySelectorAll("canvas")[focused]?.focus();
-    const weight = weightsOf(view, patch)[match].toFixed(3);
+    const weight = formatNumber(weightsOf(view, patch)[match]);
     const [from, to] = [cellOf(patch), cellOf(match)].map((cell) => cell.join(", "));
     readout.textContent = strings.match(strings.views[view], from, strings.views[1 - view], to, weight, back === patch);
   };

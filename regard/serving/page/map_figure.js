@@ -2,14 +2,14 @@
 
 import { FONT, pageColours, prepare } from "./canvas.js";
 import { makeScale } from "./colours.js";
-import { drawLegend } from "./description.js";
+import { drawLegend, formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
 import { mapRows, setData } from "./panel_data.js";
 import { Pointing, moveIndex } from "./pointing.js";
 import { isDark } from "./theme.js";
 
-const LEFT = 46, BOTTOM = 34;
+const LEFT = 46, TOP = 6, BOTTOM = 34;
 const MIN_SIDE = 120, MAX_HEIGHT = 420;
 const PIXELS_PER_TICK = 46;
 
@@ -23,7 +23,8 @@ export function createPicture(title, map, maxWidth, axes) {
   const scale = makeScale(isDark(), map.signed);
   const image = paint(map, scale);
   const draw = (point) => {
-    const context = prepare(canvas, LEFT + width, height + BOTTOM);
+    const context = prepare(canvas, LEFT + width, TOP + height + BOTTOM);
+    context.translate(0, TOP); // room for the first row label
     context.imageSmoothingEnabled = false;
     context.drawImage(image, LEFT, 0, width, height);
     drawAxes(context, map, width, height, axes);
@@ -33,7 +34,7 @@ export function createPicture(title, map, maxWidth, axes) {
   new Pointing(draw).listen(canvas, {
     map,
     locate: ({ offsetX, offsetY }) => {
-      const row = Math.floor((offsetY / height) * map.rows);
+      const row = Math.floor(((offsetY - TOP) / height) * map.rows);
       const column = Math.floor(((offsetX - LEFT) / width) * map.columns);
       return row >= 0 && row < map.rows && column >= 0 && column < map.columns ? { row, column } : null;
     },
@@ -51,7 +52,7 @@ export function createPicture(title, map, maxWidth, axes) {
 }
 
 function valueAt(map, { row, column }) {
-  return map.values[row * map.columns + column].toFixed(3);
+  return formatNumber(map.values[row * map.columns + column]);
 }
 
 /** Draw the names of the axes, and numbers at a distance at which they can be read. */

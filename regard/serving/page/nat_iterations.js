@@ -1,7 +1,7 @@
 // The iterations of a non-autoregressive model: a row for each iteration, a column for each target position.
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
-import { drawScale } from "./description.js";
+import { drawScale, formatNumber } from "./description.js";
 import { create, createField, createSelect, numberOptions } from "./dom.js";
 import { createStepper } from "./stepper.js";
 import { isDark } from "./theme.js";
@@ -44,7 +44,7 @@ function createSettings(length, settings, strings, change) {
 function createCandidateList(candidates, selected, strings, onSelect) {
   const buttons = candidates.map((candidate, i) => {
     const button = create("button", { class: "alternative", "aria-pressed": String(i === selected) },
-      create("span", { class: "score", text: candidate.score.toFixed(3) }),
+      create("span", { class: "score", text: formatNumber(candidate.score) }),
       create("span", { class: "score", text: strings.tokenCount(candidate.iterations[0].tokens.length) }),
       create("span", { text: candidate.text || "∅" }));
     button.addEventListener("click", () => {

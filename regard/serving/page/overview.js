@@ -3,6 +3,7 @@
 
 import { initialState, inputWatcher, integer } from "./address.js";
 import { request } from "./api.js";
+import { formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { createDropZones, selectedFiles } from "./image_files.js";
 import { FlowBlock } from "./overview_block.js";
@@ -244,7 +245,7 @@ function createOutputs({ candidates, outputs, vocabulary }, strings, open) {
 }
 
 function createBar([label, probability, logit]) {
-  const text = logit === undefined ? "" : `${String(logit.toFixed(2)).replace("-", "−")} → `;
+  const text = logit === undefined ? "" : `${formatNumber(logit, 2)} → `;
   return create("div", { class: "class" },
     create("span", { text: label }),
     create("span", { class: "number", text: `${text}${(100 * probability).toFixed(1)}%` }),

@@ -2,6 +2,7 @@
 
 import { pageColours, prepare } from "./canvas.js";
 import { makeScale } from "./colours.js";
+import { formatNumber } from "./description.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
 import { mapRows, setData } from "./panel_data.js";
@@ -61,8 +62,8 @@ export class FlowBlock {
   /** Return the first numbers of the vector of a token. */
   describe(row) {
     const { columns, values } = this.map;
-    const numbers = Array.from(values.subarray(row * columns, row * columns + SHOWN_NUMBERS), (x) => x.toFixed(2));
-    return `${this.tokens[row]}: ${numbers.join("  ").replaceAll("-", "−")} …`;
+    const numbers = Array.from(values.subarray(row * columns, row * columns + SHOWN_NUMBERS), (x) => formatNumber(x, 2));
+    return `${this.tokens[row]}: ${numbers.join("  ")} …`;
   }
 }
 

@@ -7,12 +7,13 @@ export const STRINGS = {
       translate: () => "The model has translated the sentence token by token and kept the best translations that it found. Point at "
         + "a target token to see which source tokens its cross-attention read, averaged over all layers and heads: this is the "
         + "alignment. The model was not taught it, but learned it from sentence pairs.",
-      attention: ({ kind }) => "One square per head: each row is a query and adds up to 1, dark cells are the keys that it reads. Heads "
+      attention: ({ kind }) => "One square per head: each row is a query and adds up to 1, and the cells that stand out are the keys that it reads. Heads "
         + "differ because each has projections of its own; some look at the next or previous token, some at one kind of word. "
         + (kind === "nat" ? "This decoder has no mask: every position may read every other one."
           : "The decoder's self-attention is a triangle, because a position must not read the tokens that it has yet to predict."),
-      why: () => "Attention says what a position reads, not what decided the word. Here the score of one word is followed from a "
-        + "sentence of padding tokens to the real one, and every word that the model has read receives its share of the change. "
+      why: () => "Attention says what a position reads, not what decided the word. Here padding tokens "
+        + "are turned step by step into the real words; the score of the chosen word changes on the way, and every word that the "
+        + "model has read receives its share of the change. "
         + "With another word beside it, the question becomes why this one and not that one.",
       arithmetic: () => "One query of one head, computed with the model's own numbers. A query q states what its position looks "
         + "for, a key k what each token offers, a value v what the token hands over; everything else is products, sums and one softmax.",
@@ -30,6 +31,9 @@ export const STRINGS = {
           + "marked patch found its match; a trained model finds the same point of the scene."
         : "The image is a sequence of patches, and attention shows from which of them the model took its answer. Bright patches "
           + "contributed most; click one to see what that patch itself looks at."),
+      training: () => "The loss says how surprised the model is by the correct answer; training lowers it step by step. The training "
+        + "loss can stay above that of the validation, because dropout and label smoothing make training harder. Below, the "
+        + "attention of each checkpoint shows how the map forms.",
     },
     /** By step of the arithmetic; called with the results. */
     stepProse: {
@@ -66,10 +70,10 @@ export const STRINGS = {
     prose: {
       translate: () => "模型逐个词元地译出这个句子，并保留找到的几个最佳译文。指向一个目标词元，可以看到它的交叉注意力读取了哪些源词元（所有层、所有头的平均）。"
         + "这就是对齐：没有人标注过，是模型从句对中自己学到的。",
-      attention: ({ kind }) => "每个方块是一个头：每一行是一个查询，权重之和为 1，深色的格子是它读取的键。各头有自己的投影矩阵，所以各不相同："
+      attention: ({ kind }) => "每个方块是一个头：每一行是一个查询，权重之和为 1，颜色突出的格子是它读取的键。各头有自己的投影矩阵，所以各不相同："
         + "有的看前一个或后一个词元，有的只看某一类词。"
         + (kind === "nat" ? "此解码器没有掩码，每个位置都可以读取其他所有位置。" : "解码器自注意力呈三角形，因为一个位置不能读取尚未预测出的词元。"),
-      why: () => "注意力说明一个位置读了什么，说明不了是什么决定了这个词。这里让一个词的得分从填充词元组成的句子走到真实的句子，把变化分给模型读过的每一个词。"
+      why: () => "注意力说明一个位置读了什么，说明不了是什么决定了这个词。这里把一串填充词元逐渐换成真实的词，看所选的词得分怎样变化，再把变化分给模型读过的每一个词。"
         + "再给出另一个词，问题就成了：为什么是这个词，而不是那个词。",
       arithmetic: () => "用模型自己的数字，计算一个头的一个查询。查询 q 表示这个位置在找什么，键 k 表示每个词元能提供什么，值 v 是词元交出的内容；"
         + "其余只是乘法、加法和一次 softmax。",
@@ -81,6 +85,8 @@ export const STRINGS = {
       image: ({ sections }) => (sections.includes("views")
         ? "第一视图的每个图块都在第二视图里寻找自己的内容。右图中明亮处，就是所选图块找到的匹配；训练好的模型会找到场景中的同一点。"
         : "图像是图块的序列，注意力显示模型根据哪些图块得出答案。明亮的图块贡献最大；点击一个图块，看它自己关注哪里。"),
+      training: () => "损失表示正确答案让模型有多意外，训练就是一步步降低它。训练损失可能一直高于验证损失，因为训练时有 dropout 和标签平滑，题目更难。"
+        + "下方是每个检查点的注意力，可以看到注意力图怎样形成。",
     },
     stepProse: {
       project: ({ rotary }) => "每个词元的向量 x 分别乘以三个学到的矩阵：q 表示这个位置在找什么，k 表示每个词元能提供什么，v 是它交出的内容。"

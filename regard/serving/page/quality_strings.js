@@ -2,11 +2,11 @@
 
 export const STRINGS = {
   en: {
-    confidence: (percent) => `Confidence ${percent} %`,
-    tokenConfidence: (token, percent) => `${token}: ${percent} %`,
+    confidence: (percent) => `Confidence ${percent}%`,
+    tokenConfidence: (token, percent) => `${token}: ${percent}%`,
     notCalibrated: "The confidence of this model is not calibrated; see regard calibrate.",
     confidenceHint: "Probability that the sentence, or the word part, agrees with a reference. Shaded parts are uncertain; "
-      + "dotted lines mark those below 50 %.",
+      + "dotted lines mark those below 50%.",
     flagsLabel: "Suspected faults",
     flags: {
       repetition: (detail) => `Repetition: ${detail}`,
@@ -19,10 +19,10 @@ export const STRINGS = {
     },
   },
   zh: {
-    confidence: (percent) => `置信度 ${percent} %`,
-    tokenConfidence: (token, percent) => `${token}：${percent} %`,
+    confidence: (percent) => `置信度 ${percent}%`,
+    tokenConfidence: (token, percent) => `${token}：${percent}%`,
     notCalibrated: "此模型的置信度尚未校准，参见 regard calibrate。",
-    confidenceHint: "句子或词元与参考译文一致的概率。有底色的部分把握不大，低于 50 % 的加点线。",
+    confidenceHint: "句子或词元与参考译文一致的概率。有底色的部分把握不大，低于 50% 的加点线。",
     flagsLabel: "可疑的错误",
     flags: {
       repetition: (detail) => `重复：${detail}`,

@@ -46,7 +46,7 @@ export const STOP_STRINGS = {
     { title: "Positions",
       text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own, added to the embedding, not appended. "
         + "Sinusoidal encodings exist for any length, also longer than any sentence in training; learned ones end at the length that was trained. Rotary encodings rotate q and k "
-        + "instead, so that q·k depends on the distance. In the similarity picture, the bright diagonal means: near positions look alike. Compare, below, shows all encodings side by side, also the plain diagonal form, which only counts 0, 1, 2, …" },
+        + "instead, so that q·k depends on the distance. In the similarity picture, the band along the diagonal means: near positions look alike. Compare, below, shows all encodings side by side, also the plain diagonal form, which only counts 0, 1, 2, …" },
     { title: "From words to vectors",
       text: "Text is split into tokens from a fixed vocabulary; rare words become several pieces, so that the table stays small. Each token is an index, and the index "
         + "selects a row of the embedding table: the first strips of the picture. BOS begins a translation, END ends it, padding fills a batch and is masked." },
@@ -121,7 +121,7 @@ export const STOP_STRINGS = {
         + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
     { title: "位置",
       text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量，是加到词嵌入上，而不是拼接在后面。"
-        + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里明亮的对角线表示：相邻位置的编码相近。下方可以并排比较各种编码，包括只是数 0、1、2…… 的对角编码。" },
+        + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里沿对角线的一条带表示：相邻位置的编码相近。下方可以并排比较各种编码，包括只是数 0、1、2…… 的对角编码。" },
     { title: "从词到向量",
       text: "文本切分成固定词表里的词元；少见的词拆成几段，词表才不会太大。每个词元是一个编号，编号对应嵌入表中的一行，也就是图中最上面的色条。"
         + "BOS 表示译文开始，END 表示结束，PAD 把一批句子补到同样长，会被掩码遮住。" },

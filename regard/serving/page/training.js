@@ -10,6 +10,8 @@ import { createStepper } from "./stepper.js";
 
 const MILLISECONDS_BETWEEN_REQUESTS = 2000;
 const MAX_FRAMES = 60;
+/** Names of the metrics of a validation, if they are not those in the log. */
+const METRICS = { bleu: "BLEU", chrf: "chrF" };
 const parameters = { name: text(), head: integer(0, 0, 999) };
 const state = initialState(parameters);
 
@@ -67,7 +69,7 @@ function createCharts(entries, strings) {
   ];
   const names = [...new Set(entries.flatMap(({ validation }) => Object.keys(validation ?? {})))];
   const scores = names.filter((name) => !["loss", "perplexity", "score"].includes(name))
-    .map((name) => line(name, (entry) => entry.validation?.[name]));
+    .map((name) => line(METRICS[name] ?? name, (entry) => entry.validation?.[name]));
   return [[strings.losses, loss], [strings.scoresOfValidation, scores]]
     .map(([title, lines]) => [title, lines.filter(({ points }) => points.length)])
     .filter(([, lines]) => lines.length)
@@ -159,9 +161,11 @@ class Film {
     const steps = [...this.frames.keys()].filter((step) => this.frames.get(step)).sort((a, b) => a - b);
     if (!steps.length) return;
     const { name, head } = state;
+    const { heads: count } = this.heads.views.find((view) => view.name === name);
+    const headName = head === count ? strings.mean : `${strings.head} ${head}`;
     const showFrame = (number) => {
       this.shown = steps[number];
-      this.panel.show(`${strings.trainingStep} ${steps[number]} · ${name} · ${head}`, strings.axes, this.frames.get(steps[number]), 1);
+      this.panel.show(`${strings.trainingStep} ${steps[number]} · ${name} · ${headName}`, strings.axes, this.frames.get(steps[number]), 1);
     };
     const isLast = this.shown === undefined || this.shown === this.last;
     this.last = steps.at(-1);

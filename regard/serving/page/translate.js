@@ -3,7 +3,7 @@
 import { initialState, inputWatcher, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { makeScale } from "./colours.js";
-import { describePoint } from "./description.js";
+import { describePoint, formatNumber } from "./description.js";
 import { createFileCard } from "./document_file.js";
 import { create } from "./dom.js";
 import { createGlossaryField, createTermList, parseTerms } from "./glossary.js";
@@ -106,7 +106,7 @@ function showAlignment(pair, readout, source, sourcePieces, { map, labels, piece
 
 function createRow(hypothesis, onClick) {
   const button = create("button", { class: "alternative", on: { click: onClick } },
-    create("span", { class: "score", text: hypothesis.score.toFixed(3) }),
+    create("span", { class: "score", text: formatNumber(hypothesis.score) }),
     create("span", { text: hypothesis.text || "∅" }));
   return create("li", {}, button);
 }

@@ -2,6 +2,7 @@
 
 import { prepare } from "./canvas.js";
 import { colourOf, makeScale } from "./colours.js";
+import { formatNumber } from "./description.js";
 import { setData } from "./panel_data.js";
 import { isDark } from "./theme.js";
 
@@ -13,7 +14,7 @@ const MAX_ROW_WIDTH = 640;
 export function drawVector(values, maximum, cellWidth = fittingCellWidth(values.length)) {
   const canvas = document.createElement("canvas");
   canvas.className = "vector";
-  const firstValues = Array.from(values.slice(0, 16), (value) => value.toFixed(2)).join("  ");
+  const firstValues = Array.from(values.slice(0, 16), (value) => formatNumber(value, 2)).join("  ");
   canvas.title = firstValues + (values.length > 16 ? " …" : "");
   const perRow = Math.max(1, Math.min(values.length, Math.floor(MAX_ROW_WIDTH / cellWidth)));
   const rows = Math.ceil(values.length / perRow);

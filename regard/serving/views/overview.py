@@ -15,7 +15,7 @@ from regard.decoding.config import DecodingSettings
 from regard.inspection.flow import Flow, record_flow, strongest
 from regard.inspection.probe import AttentionRecord, probe
 from regard.inspection.translation import check_not_blank, record_translation
-from regard.inspection.words import readable_labels
+from regard.inspection.words import label_tokens
 from regard.models.croco import CroCo
 from regard.models.nat import NATransformer
 from regard.models.swin import Swin
@@ -167,16 +167,9 @@ def _patch_labels(tokens: int, prefix: int) -> list[str]:
 def _candidates(translator: Translator, logits: Tensor) -> list[list[tuple[str, float, float]]]:
     """Return the label, the probability and the logit of the most probable tokens of every position."""
     probabilities, indices = strongest(logits, CANDIDATES)
-    config, vocabulary = translator.model.config, translator.vocabularies.target
-
-    def label(token: int) -> str:
-        names = {config.pad: "PAD", config.bos: "BOS", config.eos: "END"}
-        return names.get(token) or readable_labels(vocabulary.tokens([token]))[0]
-
-    return [
-        [
-            (label(token), round(probability, DIGITS), round(float(logits[position, token]), 3))
-            for token, probability in zip(row, values, strict=True)
-        ]
-        for position, (row, values) in enumerate(zip(indices.tolist(), probabilities.tolist(), strict=True))
-    ]
+    rows = []
+    for position, (row, values) in enumerate(zip(indices.tolist(), probabilities.tolist(), strict=True)):
+        labels = label_tokens(translator.vocabularies.target, row, translator.model.config)
+        scores = [round(float(logits[position, token]), 3) for token in row]
+        rows.append([(name, round(p, DIGITS), score) for name, p, score in zip(labels, values, scores, strict=True)])
+    return rows
