@@ -71,7 +71,7 @@ def visit_sections(visit: Visit, options: argparse.Namespace, name: str) -> list
 
 def is_supported(section: str, supported: list[str]) -> bool:
     """Return whether a model with these sections supports a section of the page."""
-    return section in supported or (section == "image" and "views" in supported)
+    return section in supported or f"image_{section}" in supported or (section == "image" and "views" in supported)
 
 
 def check(page: Any, axe: Path | None) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.browser import Visit
 from tests.serving.page import DESKTOP, Page
+from tests.serving.test_page import TEXT_SECTIONS
 
 
 def test_tour_visits_every_stop_on_the_served_models(page: Page) -> None:
@@ -25,7 +26,17 @@ def test_tour_visits_every_stop_on_the_served_models(page: Page) -> None:
         if number < stops:
             page.click("Next", exact=True)
     assert len(titles) == stops
-    assert sections >= {"overview", "translate", "attention", "arithmetic", "beam", "change", "positions", "image"}
+    assert sections >= {
+        "overview",
+        "translate",
+        "attention",
+        "why",
+        "arithmetic",
+        "beam",
+        "change",
+        "positions",
+        "image",
+    }
     assert models >= {"toy", "nat", "paint", "windows", "views"}
     page.page.locator("#tour .primary").click()
     assert page.page.locator("#tour").is_hidden()
@@ -41,13 +52,13 @@ def test_stop_of_the_tour_is_part_of_the_link(page: Page, browser: Any) -> None:
     assert "tour=2" in page.page.url
     with Visit(browser, **DESKTOP) as visit:
         other = Page(visit, page.page.url)
-        assert other.text("#tour h2") == "2 / 24 · Attention is a lookup"
+        assert other.text("#tour h2") == "2 / 25 · Attention is a lookup"
         other.click("Back")
         other.wait_until_ready("overview")
         other.check()
 
 
-@pytest.mark.parametrize("section", ["translate", "attention", "arithmetic", "beam", "change", "positions", "overview"])
+@pytest.mark.parametrize("section", [*TEXT_SECTIONS, "training"])
 def test_every_section_explains_itself_in_both_languages(page: Page, section: str) -> None:
     page.open(section)
     english = page.text(f".section-{section} .prose")

@@ -63,7 +63,7 @@ def test_training_is_shown_with_charts_samples_and_attention(page: Page) -> None
     page.open("training")
     assert page.page.locator(".line-chart").count() == 2
     label = page.page.locator(".line-chart").first.get_attribute("aria-label")
-    assert label.startswith("Loss per token or image: training ")
+    assert label.startswith("Loss: training ")
     assert page.page.locator(".sample").count() == 3
     assert "Step 450" in page.text(".section .readout")
     page.page.wait_for_selector(".head-title:not(:empty)")

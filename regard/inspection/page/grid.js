@@ -49,7 +49,7 @@ export class HeadGrid {
 
   makeRow(view, strings) {
     const cells = Array.from({ length: view.heads + 1 }, (_, head) => this.makeCell(view, head, strings));
-    return create("div", { class: "row" }, create("span", { class: "layer", text: `${strings.layer} ${view.layer}` }), ...cells);
+    return create("div", { class: "row" }, create("span", { class: "layer", text: strings.layer(view.layer) }), ...cells);
   }
 
   makeCell(view, head, strings) {

@@ -47,15 +47,16 @@ export function initialState(parameters) {
 
 /**
  * Return a function that says whether a section is shown for another model, or for another model or sentence, than the last
- * time, so that its state has to be reset. A link states the whole state, and a second model shares that of the first.
+ * time, so that its state has to be reset. It is kept if it was given with the request to show the section, and a second model shares
+ * that of the first.
  */
 export function inputWatcher() {
   let last = null;
-  return ({ model, sentence, isLinked, isSecond }) => {
+  return ({ model, sentence, isStateGiven, isSecond }) => {
     if (isSecond) return { isOtherModel: false, isOtherInput: false };
     const before = last;
     last = { model: model.name, sentence };
-    if (isLinked || !before) return { isOtherModel: false, isOtherInput: false };
+    if (isStateGiven || !before) return { isOtherModel: false, isOtherInput: false };
     const isOtherModel = before.model !== model.name;
     return { isOtherModel, isOtherInput: isOtherModel || before.sentence !== sentence };
   };

@@ -1,10 +1,13 @@
 // Line charts with axes, as SVG.
 
+import { create } from "./dom.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 460, HEIGHT = 200, LEFT = 52, BOTTOM = 26, TOP = 10, RIGHT = 10;
-const TICKS = 4;
+const INTERVALS = 4; // between the labels of an axis, at most
+const RADIUS = 3; // of a point that no line can connect
 
-/** Create a figure of [{name, points: [[x, y], …]}]; the first line is solid, the others are dashed. */
+/** Create a figure of [{name, points: [[x, y], …]}], whose x are whole numbers; the first line is solid, the others dashed. */
 export function createLineChart(title, lines, xName) {
   const points = lines.flatMap((line) => line.points);
   const [lowX, highX] = rangeOf(points.map(([x]) => x));
@@ -14,26 +17,24 @@ export function createLineChart(title, lines, xName) {
   const svg = createSvg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "line-chart" });
   const last = lines.map(({ name, points: ownPoints }) => `${name} ${formatNumber(ownPoints.at(-1)[1])}`).join(", ");
   svg.setAttribute("aria-label", `${title}: ${last}`);
-  for (let i = 0; i <= TICKS; i++) {
-    const [x, y] = [lowX + ((highX - lowX) * i) / TICKS, lowY + ((highY - lowY) * i) / TICKS];
+  for (const y of ticks(lowY, highY)) {
     svg.append(
       createSvg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: toY(y), y2: toY(y), class: "grid" }),
-      createText(LEFT - 6, toY(y) + 4, formatNumber(y), "end"),
-      createText(toX(x), HEIGHT - 8, formatNumber(x), i === TICKS ? "end" : "middle"));
+      createText(LEFT - 6, toY(y) + 4, formatNumber(y), "end"));
+  }
+  for (const x of ticks(lowX, highX, 1)) {
+    svg.append(createText(toX(x), HEIGHT - 8, formatNumber(x), toX(x) > WIDTH - 2 * RIGHT ? "end" : "middle"));
   }
   lines.forEach(({ points: ownPoints }, number) => {
     const path = ownPoints.map(([x, y]) => `${toX(x).toFixed(1)},${toY(y).toFixed(1)}`).join(" ");
-    svg.append(createSvg("polyline", { points: path, class: `line line-${number}` }));
+    const [[x, y]] = ownPoints;
+    svg.append(ownPoints.length > 1 ? createSvg("polyline", { points: path, class: `line line-${number}` })
+      : createSvg("circle", { cx: toX(x), cy: toY(y), r: RADIUS, class: `line line-${number}` }));
   });
-  const figure = document.createElement("figure");
-  figure.className = "plain chart";
-  const heading = document.createElement("h3");
-  heading.textContent = title;
-  const caption = document.createElement("figcaption");
-  caption.className = "hint";
-  caption.textContent = `${lines.map(({ name }, i) => `${i ? "╌╌" : "──"} ${name}`).join("   ")}   (${xName})`;
-  figure.append(heading, svg, caption);
-  return figure;
+  const keys = lines.map(({ name }, i) =>
+    create("span", { class: "key" }, create("span", { class: `line-${i}`, text: i ? "╌╌" : "──" }), ` ${name}`));
+  return create("figure", { class: "plain chart" },
+    create("h3", { text: title }), svg, create("figcaption", { class: "hint" }, ...keys, `(${xName})`));
 }
 
 function rangeOf(values) {
@@ -42,8 +43,17 @@ function rangeOf(values) {
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
+/** Return round numbers within a range, at least `leastStep` apart. */
+function ticks(low, high, leastStep = 0) {
+  const wanted = Math.max(leastStep, (high - low) / INTERVALS);
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= wanted * 0.999);
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => (first + i) * step);
+}
+
 function formatNumber(value) {
-  return Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : value.toPrecision(3);
+  return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 
 function createText(x, y, text, anchor) {

@@ -163,7 +163,7 @@ class Flow {
     }
     layers.forEach((layer, i) => {
       column.append(createArrow());
-      const title = create("h4", { text: `${strings.layerField} ${i} · ${strings.layerSize(layer)}` });
+      const title = create("h4", { text: `${strings.layer(i)} · ${strings.layerSize(layer)}` });
       const box = create("div", { class: "flow-layer" }, title);
       for (const sublayer of layer.sublayers) this.addSublayer(add, box, layer, sublayer, name);
       column.append(box);
@@ -176,22 +176,23 @@ class Flow {
     const { page, strings } = this;
     const isText = page.model.sections.includes("translate");
     const module = kind === "feed_forward" ? `${layer.name}.attention` : name;
-    const openArithmetic = (step) => page.open("arithmetic", { name: module, step });
-    const openImage = () => page.open("image");
+    const { sections } = page.model;
+    const has = (section) => sections.includes(section) || sections.includes(`image_${section}`);
+    const openArithmetic = (step) => (has("arithmetic") ? page.open("arithmetic", { name: module, step }) : page.open("image"));
+    const openAttention = () => (has("attention") ? page.open("attention", { name: module, head: layer.heads }) : page.open("image"));
     const isAttention = kind !== "feed_forward";
-    const openAttention = () => page.open("attention", { name: module, head: layer.heads });
     const title = strings.blocks[kind === "attention" && stack === "decoder" && isText ? "masked" : kind];
     add(box, {
       title,
       map: isAttention ? `${key}.map` : undefined,
       output: isAttention ? undefined : `${key}.update`,
-      open: isText ? (isAttention ? openAttention : () => openArithmetic(8)) : openImage,
+      open: isAttention ? openAttention : () => openArithmetic(8),
       why: strings.why[kind],
     });
     add(box, {
       title: layer.preNorm ? strings.blocks.add : strings.blocks.addNorm,
       output: `${key}.output`,
-      open: isText ? () => openArithmetic(7) : openImage,
+      open: () => openArithmetic(7),
       why: layer.preNorm ? strings.whyAdd : strings.whyAddNorm,
     });
   }
@@ -237,6 +238,7 @@ function createOutputs({ candidates, outputs, vocabulary }, strings, open) {
   const element = create("div", { class: "flow-stack" }, button, hint, bars, tokens);
   const show = (step, isParallel) => {
     current = step;
+    hint.hidden = isParallel; // the candidates of a single position are not shown
     bars.replaceChildren(...(step >= 0 && candidates[step] && !isParallel ? candidates[step].map(createBar) : []));
     tokens.replaceChildren(...outputs.slice(0, step + 1).map((token, i) =>
       create("span", { class: i === step && !isParallel ? "token pointed" : "token", text: token })));

@@ -3,11 +3,12 @@
 export const STRINGS = {
   en: {
     overviewTitle: "The whole model",
-    overviewHint: "Read from the embedding of the source at the top left to the predicted token at the bottom right. The encoder "
+    overviewHint: "Read from the embedding of the source, at the top, to the predicted token, at the bottom. The encoder "
       + "runs once and turns every source token into a vector that knows its context. The decoder runs once per token: it "
       + "reads the tokens so far, attends to the encoder output, and its last vector becomes the probabilities of the next token.",
-    overviewParallel: "Read from the embedding of the source at the top left to the predicted tokens at the bottom right. This "
-      + "model predicts all tokens in one pass: the decoder starts from MASK at every position and no position waits for another.",
+    overviewParallel: "Read from the embedding of the source, at the top, to the predicted tokens, at the bottom. This "
+      + "model predicts all tokens in parallel. In the first pass the decoder reads MASK at every position, in each further pass only "
+      + "where a token is predicted again; the last pass is shown.",
     overviewImage: "The image is cut into patches, and each patch becomes a vector, as a token of a text does. In every layer the "
       + "patches attend to each other; the last layer's vectors are averaged, or read from the class token, to find the class.",
     overviewPair: "One encoder reads both views with the same weights. The decoder continues the vectors of the first view and "
@@ -48,9 +49,9 @@ export const STRINGS = {
   },
   zh: {
     overviewTitle: "整个模型",
-    overviewHint: "从左上角的源句词嵌入，一直看到右下角预测出的词元。编码器只运行一次，把每个源词元变成带有上下文信息的向量。"
+    overviewHint: "从最上方的源句词嵌入，一直看到最下方预测出的词元。编码器只运行一次，把每个源词元变成带有上下文信息的向量。"
       + "解码器每生成一个词元运行一次：读入已生成的词元，关注编码器的输出，最后一个向量换算成下一个词元的概率。",
-    overviewParallel: "从左上角的源句词嵌入，一直看到右下角预测出的词元。此模型一次预测所有词元：解码器的每个位置都从 MASK 开始，各位置互不等待。",
+    overviewParallel: "从最上方的源句词嵌入，一直看到最下方预测出的词元。此模型并行预测所有词元：第一次迭代时每个位置都是 MASK，之后只有需要重新预测的位置才是。图中是最后一次迭代。",
     overviewImage: "图像切成图块，每个图块变成一个向量，相当于文本里的词元。每一层里，图块之间互相关注；最后一层的向量取平均（或取类别词元），由此得出类别。",
     overviewPair: "同一个编码器用同一组权重读取两个视图。解码器在第一视图的向量上继续计算，通过交叉注意力到第二视图里寻找对应的图块。",
     overviewLegend: "色条：每行一个词元，显示前 24 个特征，蓝色为正，橙色为负。方图：各头平均的注意力权重，行为查询。点击某一块，打开对应的栏目。",

@@ -35,6 +35,10 @@ const page = {
   get isLinked() {
     return isLinked;
   },
+  /** Whether the state of the section was given with the request to show it. */
+  get isStateGiven() {
+    return isStateGiven;
+  },
   models: [],
   model: null,
   /** The model that is shown beside `model`, or null. */
@@ -60,6 +64,7 @@ let openRequests = new AbortController();
 let shownAddress = null;
 /** Whether the values of the state come from an address and have not been checked yet. */
 let isLinked = false;
+let isStateGiven = false;
 /** Example image of the address, or OWN_IMAGE. */
 let linkedImage = null;
 /** Shown stop of the guided tour, counted from 1; null if it is closed. */
@@ -94,7 +99,7 @@ async function show() {
   }
   if (signal.aborted) return;
   saveView({ replace: true });
-  isLinked = false;
+  isLinked = isStateGiven = false;
   document.documentElement.dataset.ready = openSection.id;
 }
 
@@ -183,7 +188,7 @@ function updateFrame() {
   }
   for (const tab of element("tabs").children) {
     const isOpen = tab.dataset.section === openSection.id;
-    tab.textContent = strings.sections[tab.dataset.section];
+    tab.textContent = sectionTitle(tab.dataset.section);
     tab.setAttribute("aria-selected", String(isOpen));
     tab.tabIndex = isOpen ? 0 : -1;
     explainTab(tab);
@@ -196,7 +201,13 @@ function updateFrame() {
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
   element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
-  document.title = `regard · ${strings.sections[openSection.id]}`;
+  document.title = `regard · ${sectionTitle(openSection.id)}`;
+}
+
+/** Return the title of a section; a non-autoregressive model has iterations instead of a beam search. */
+function sectionTitle(id) {
+  const { strings, model } = page;
+  return id === "beam" && model?.kind === "nat" ? strings.iterationsSection : strings.sections[id];
 }
 
 /** Mark the tab of a section that the model does not support, and say why; opening it shows the reason too. */
@@ -231,6 +242,7 @@ function showError(error) {
 function open(section, values = {}) {
   openSection = section;
   Object.assign(section.state ?? {}, values);
+  isStateGiven = Object.keys(values).length > 0;
   page.text = element("text").value;
   showNotice("");
   saveView();
@@ -286,7 +298,7 @@ function readAddress() {
   openSection = section ?? defaultSection();
   shownAddress = location.hash;
   showNotice("");
-  isLinked = Boolean(values);
+  isLinked = isStateGiven = Boolean(values);
   if (values) {
     const shared = {};
     const { parameters = {}, state = {} } = openSection;

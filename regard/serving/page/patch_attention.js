@@ -19,7 +19,7 @@ export function showPatchAttention(card, image, { content, arrays }, patch, stri
     state.layer = layer;
     const canvas = drawOverlay(image, { map: toMap(sliceArray(arrays.rollout, layer)), patchSize, frames });
     canvas.addEventListener("click", (event) => selectPatch(patchAt(event, image, patchSize)));
-    const title = `${strings.rollout} · ${strings.layer} ${layer}`;
+    const title = `${strings.rollout} · ${strings.layer(layer)}`;
     large.replaceChildren(
       createFigure("", strings.modelInput, drawOverlay(image)),
       createFigure("rollout", title, canvas, patch ? strings.patchHint : strings.rolloutHint));

@@ -27,13 +27,13 @@ export const STRINGS = {
       positions: () => "Attention by itself does not know the order of the tokens. A position encoding gives every position a vector "
         + "of its own, added to the embedding or used to rotate q and k; neighbours are similar, distant positions are not.",
       image: ({ sections }) => (sections.includes("views")
-        ? "Every patch of the first view looks for what it shows in the second view. The bright patches on the right are where the "
+        ? "Every patch of the first view looks for what it shows in the second view. The bright patches there are where the "
           + "marked patch found its match; a trained model finds the same point of the scene."
         : "The image is a sequence of patches, and attention shows from which of them the model took its answer. Bright patches "
           + "contributed most; click one to see what that patch itself looks at."),
-      training: () => "The loss says how surprised the model is by the correct answer; training lowers it step by step. The training "
-        + "loss can stay above that of the validation, because dropout and label smoothing make training harder. Below, the "
-        + "attention of each checkpoint shows how the map forms.",
+      training: ({ sections }) => "The loss says how surprised the model is by the correct answer; training lowers it step by step. The training "
+        + "loss can stay above that of the validation, because dropout and label smoothing make training harder. "
+        + (sections.includes("attention") ? "The attention of each checkpoint, below, shows how the map forms." : ""),
     },
     /** By step of the arithmetic; called with the results. */
     stepProse: {
@@ -83,10 +83,10 @@ export const STRINGS = {
       change: () => "在模型上做实验：关掉一个头、让注意力更集中，或者换一个词，看译文是否改变。关掉某个头而译文不变，说明这个句子用不到它。",
       positions: () => "注意力本身不知道词元的顺序。位置编码给每个位置一个自己的向量，或者加到词嵌入上，或者用来旋转 q 和 k；相邻位置的编码相近，远处的则不同。",
       image: ({ sections }) => (sections.includes("views")
-        ? "第一视图的每个图块都在第二视图里寻找自己的内容。右图中明亮处，就是所选图块找到的匹配；训练好的模型会找到场景中的同一点。"
+        ? "第一视图的每个图块都在第二视图里寻找自己的内容。其中明亮的地方，就是所选图块找到的匹配；训练好的模型会找到场景中的同一点。"
         : "图像是图块的序列，注意力显示模型根据哪些图块得出答案。明亮的图块贡献最大；点击一个图块，看它自己关注哪里。"),
-      training: () => "损失表示正确答案让模型有多意外，训练就是一步步降低它。训练损失可能一直高于验证损失，因为训练时有 dropout 和标签平滑，题目更难。"
-        + "下方是每个检查点的注意力，可以看到注意力图怎样形成。",
+      training: ({ sections }) => "损失表示正确答案让模型有多意外，训练就是一步步降低它。训练损失可能一直高于验证损失，因为训练时有 dropout 和标签平滑，题目更难。"
+        + (sections.includes("attention") ? "下方是每个检查点的注意力，可以看到注意力图怎样形成。" : ""),
     },
     stepProse: {
       project: ({ rotary }) => "每个词元的向量 x 分别乘以三个学到的矩阵：q 表示这个位置在找什么，k 表示每个词元能提供什么，v 是它交出的内容。"

@@ -1,5 +1,5 @@
 // A guided tour through the sections on the user's own models. Its texts are in tour_strings.js, in the same order, and are
-// loaded when the tour is opened.
+// loaded when the tour is opened, because most visits do without them.
 
 import { create, createButton } from "./dom.js";
 
@@ -29,6 +29,7 @@ export const STOPS = [
   { kinds: ["transformer"], section: "attention", state: { name: "decoder.0.attention", head: 0, quantity: "weights" } },
   { kinds: ["transformer"], section: "beam", state: { step: 0 } },
   { section: "translate", state: { hypothesis: 0 } },
+  { kinds: ["transformer"], section: "why", state: { token: 2, not: null, against: null } },
   { section: "change", state: {} },
   { kinds: ["vit"], section: "image", state: {} },
   { kinds: ["swin"], section: "image", state: {} },

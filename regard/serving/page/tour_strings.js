@@ -4,8 +4,8 @@ export const STOP_STRINGS = {
   en: [
     { title: "What you will see",
       text: "This is your model at work on your sentence, every number its own. A Transformer turns tokens (words or pieces of words) into "
-        + "vectors (lists of numbers), lets them exchange information by attention, and turns the last vector into the next token. The encoder, on the left, reads the source; "
-        + "the decoder, on the right, writes the translation. The tour takes attention apart first, then "
+        + "vectors (lists of numbers), lets them exchange information by attention, and turns the last vector into the next token. The encoder reads the source; "
+        + "the decoder writes the translation. The tour takes attention apart first, then "
         + "puts the model together again. You can change the sentence at any stop, and click everything." },
     { title: "Attention is a lookup",
       text: "A position asks a question, its query q. Every token has a key k, what it can be found by, and a value v, what it hands "
@@ -44,7 +44,8 @@ export const STOP_STRINGS = {
         + "neighbourhood, and routing attention lets the model learn clusters and attend within them. Both keep the softmax. In regard the kind is one line "
         + "of the recipe: full, local, linear or routing." },
     { title: "Positions",
-      text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own, added to the embedding, not appended. "
+      text: "Swap two tokens and attention alone would give the same vectors, swapped: it sees a set, not an order. So each position gets a vector of its own. It is added to the embedding, not appended: the width stays the same, and training "
+        + "finds features in which the two do not disturb each other. "
         + "Sinusoidal encodings exist for any length, also longer than any sentence in training; learned ones end at the length that was trained. Rotary encodings rotate q and k "
         + "instead, so that q·k depends on the distance. In the similarity picture, the band along the diagonal means: near positions look alike. Compare, below, shows all encodings side by side, also the plain diagonal form, which only counts 0, 1, 2, …" },
     { title: "From words to vectors",
@@ -55,16 +56,17 @@ export const STOP_STRINGS = {
         + "Follow one token downwards: its strip changes in every block, and each change is an addition. Maps show who read whom." },
     { title: "Vectors that know their context",
       text: "In the embedding, “bank” is the same vector in every sentence. After the encoder it is not: attention has mixed in its neighbours. These vectors are useful by themselves, "
-        + "for classifiers or search: `regard.Embedder` or translator.embed(). See in layer 1 which tokens a token took its context from." },
+        + "for classifiers or search: regard.Embedder or translator.embed(). See in layer 1 which tokens a token took its context from." },
     { title: "One token at a time",
-      text: "The decoder starts with BOS and outputs a probability for every token of the vocabulary. The chosen one is appended and read in the next step, until END is chosen. "
+      text: "The decoder starts with BOS. Its last vector is multiplied with a learned vector of every token of the vocabulary; softmax turns "
+        + "these products, the logits, into probabilities. The chosen token is appended and read in the next step, until END is chosen. "
         + "Press Play: the framed row is the position that is being computed, and the bars at the bottom are its candidates." },
     { title: "All tokens in one pass",
       text: "A non-autoregressive model fills all positions in parallel. It must know the length first: a classifier predicts it from the source, or there are more positions than needed and the text ends at END. "
         + "It is many times faster and somewhat less accurate, because a word cannot see which word its neighbour chose. Further iterations mask the least certain tokens and predict them again." },
     { title: "How it was trained",
-      text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass: the mask makes this honest. "
-        + "In use it reads its own output, mistakes included. Scheduled sampling lets it read some of its own tokens in training. Guided attention pulls the maps, such as this one, "
+      text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass: the mask makes this honest. In the map, rows are what is predicted and columns what was read. "
+        + "In use it reads its own output, mistakes included. Scheduled sampling lets it read some of its own tokens in training. Guided attention pulls the maps of the cross-attention "
         + "towards a given alignment, by a loss or by weights added to the scores." },
     { title: "Beam search",
       text: "Taking the most probable token at each step (greedy) can miss the best sentence; trying all sentences is impossible. Beam search keeps the best few hypotheses at each step. "
@@ -72,6 +74,10 @@ export const STOP_STRINGS = {
     { title: "The alignment",
       text: "Point at a word of the translation: the source words that its cross-attention read light up. With “I love apples”, 我 reads “I”, 喜欢 reads “love”, 苹果 reads “apples”. "
         + "The model was given no dictionary; it learned this because it makes the next token easier to predict." },
+    { title: "Why this word",
+      text: "Attention shows what was read, not what decided. Here the score of the chosen word is shared out among the words that the model has read: blue ones speak for it, "
+        + "orange ones against it. Integrated gradients compute the shares; occlusion, which replaces one word at a time, checks them. "
+        + "Enter another word under Why not: the question changes, and so do the shares." },
     { title: "Try it: what if",
       text: "Attention weights suggest a cause; an experiment tests it. Click a head of decoder.0.cross to switch it off. If the translation stays the same, other heads carry the same information. "
         + "Then make attention sharper or flatter (scale of scores), or change one word and see which output tokens change." },
@@ -90,7 +96,7 @@ export const STOP_STRINGS = {
   ],
   zh: [
     { title: "会看到什么",
-      text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元（词，或词的一部分）变成向量（一串数字），让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。左边的编码器读源句，右边的解码器写译文。"
+      text: "这是你自己的模型在处理你的句子，每个数字都出自它。Transformer 把词元（词，或词的一部分）变成向量（一串数字），让向量之间通过注意力交换信息，再把最后一个向量变成下一个词元。编码器读源句，解码器写译文。"
         + "导览先拆开注意力，再把模型重新组装起来。每一站都可以换句子，看到的一切都可以点击。" },
     { title: "注意力就是查找",
       text: "一个位置提出问题，就是查询 q。每个词元都有一个键 k（凭什么被找到）和一个值 v（交出什么内容）。注意力 = softmax(q·kᵀ/√d)·v：查询与每个键相乘得到分数，"
@@ -120,7 +126,7 @@ export const STOP_STRINGS = {
       text: "矩阵的每一格对应一对词元：句子长一倍，格子就是四倍。有两种办法：局部注意力只读邻近的词元；路由注意力让模型学会聚类，只在类内计算。两者都保留 softmax。"
         + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
     { title: "位置",
-      text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量，是加到词嵌入上，而不是拼接在后面。"
+      text: "单靠注意力，交换两个词元，得到的向量也只是跟着交换：它看到的是集合，而不是顺序。所以每个位置要有自己的向量。它加到词嵌入上，而不是拼接在后面：宽度不变，训练会让两者在不同的特征里互不干扰。"
         + "正弦编码适用于任意长度，比训练时所有句子更长也可以；可学习编码只到训练过的长度。旋转编码改为旋转 q 和 k，使 q·k 取决于两者的距离。相似度图里沿对角线的一条带表示：相邻位置的编码相近。下方可以并排比较各种编码，包括只是数 0、1、2…… 的对角编码。" },
     { title: "从词到向量",
       text: "文本切分成固定词表里的词元；少见的词拆成几段，词表才不会太大。每个词元是一个编号，编号对应嵌入表中的一行，也就是图中最上面的色条。"
@@ -130,21 +136,24 @@ export const STOP_STRINGS = {
         + "顺着一个词元往下看：它的色条在每一块都有变化，每次变化都是一次相加。方图表示谁读取了谁。" },
     { title: "带有上下文的向量",
       text: "在词嵌入里，“bank” 在任何句子中都是同一个向量；经过编码器就不同了，注意力把邻近词的信息混了进来。这样的向量本身就有用，可以用于分类或检索："
-        + "`regard.Embedder` 或 translator.embed()。看第 1 层：每个词元从哪些词元那里得到上下文。" },
+        + "regard.Embedder 或 translator.embed()。看第 1 层：每个词元从哪些词元那里得到上下文。" },
     { title: "逐个生成词元",
-      text: "解码器从 BOS 开始，为词表中的每个词元给出概率。选中的词元接在后面，下一步再读进去，直到选中 END。点击“播放”：加框的行是正在计算的位置，底部的条形是它的候选。" },
+      text: "解码器从 BOS 开始。最后的向量与词表中每个词元的一个向量（也是学到的）相乘，这些乘积叫 logit，softmax 再把它们换算成概率。选中的词元接在后面，下一步再读进去，直到选中 END。点击“播放”：加框的行是正在计算的位置，底部的条形是它的候选。" },
     { title: "一次生成全部词元",
       text: "非自回归模型并行填写所有位置。它要先知道长度：由分类器根据源句预测，或者多留一些位置，在 END 处截断。它快很多倍，准确率略低，因为一个词看不到旁边的词选了什么。"
         + "后面的迭代把最没把握的词元遮住，再预测一次。" },
     { title: "模型是怎样训练的",
-      text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；有掩码，模型就看不到答案。使用时它读的是自己的输出，包括错误。"
-        + "计划采样让它在训练中也读到一些自己生成的词元。引导注意力用损失函数，或者加在分数上的权重，把这样的注意力图引向给定的对齐。" },
+      text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；有掩码，模型就看不到答案。图中的行是要预测的词元，列是读到的词元。使用时它读的是自己的输出，包括错误。"
+        + "计划采样让它在训练中也读到一些自己生成的词元。引导注意力用损失函数，或者加在分数上的权重，把交叉注意力图引向给定的对齐。" },
     { title: "束搜索",
       text: "每一步都取概率最高的词元（贪心搜索），可能错过最好的句子；尝试所有句子又不可能。束搜索在每一步保留最好的几个候选。逐步查看这棵树：起初排第二的词元，后来可能胜出。"
         + "概率小于 1，句子越长，乘积越小，所以对数概率之和要除以长度惩罚。" },
     { title: "对齐",
       text: "指向译文中的一个词，它的交叉注意力所读取的源词就会亮起。在 “I love apples” 里，“我” 读取 I，“喜欢” 读取 love，“苹果” 读取 apples。"
         + "模型没有词典；它学会对齐，是因为这样更容易预测下一个词元。" },
+    { title: "为什么是这个词",
+      text: "注意力说明读了什么，说明不了是什么决定了结果。这里把所选词的得分分给模型读过的每个词：蓝色的支持它，橙色的反对它。"
+        + "份额由积分梯度算出，再用遮挡（每次换掉一个词）核对。在“为什么不是”里填另一个词，问题变了，份额也跟着变。" },
     { title: "动手试试：假设分析",
       text: "注意力权重只是线索，实验才能检验。点击 decoder.0.cross 的一个头，把它关掉。如果译文不变，说明别的头带有同样的信息。"
         + "再让注意力更集中或更分散（分数缩放），或者换一个词，看哪些输出词元会变。" },

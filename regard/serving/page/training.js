@@ -10,8 +10,9 @@ import { createStepper } from "./stepper.js";
 
 const MILLISECONDS_BETWEEN_REQUESTS = 2000;
 const MAX_FRAMES = 60;
-/** Names of the metrics of a validation, if they are not those in the log. */
-const METRICS = { bleu: "BLEU", chrf: "chrF" };
+/** Losses of a two-view model with another second view, or without one. */
+const OTHER_LOSSES = ["shuffled", "none"];
+const NOT_SCORES = ["loss", "perplexity", "score", ...OTHER_LOSSES];
 const parameters = { name: text(), head: integer(0, 0, 999) };
 const state = initialState(parameters);
 
@@ -61,15 +62,12 @@ async function show(container, page, signal) {
 function createCharts(entries, strings) {
   const line = (name, valueOf) => {
     const points = entries.map((entry) => [entry.step, valueOf(entry)]).filter(([, value]) => typeof value === "number");
-    return { name, points };
+    return { name: strings.metrics[name] ?? name, points };
   };
-  const loss = [
-    line(strings.trainingLoss, (entry) => entry.loss),
-    line(strings.validationLoss, (entry) => entry.validation?.loss),
-  ];
+  const validationLine = (name) => line(name, (entry) => entry.validation?.[name]);
+  const loss = [line("training", (entry) => entry.loss), ...["loss", ...OTHER_LOSSES].map(validationLine)];
   const names = [...new Set(entries.flatMap(({ validation }) => Object.keys(validation ?? {})))];
-  const scores = names.filter((name) => !["loss", "perplexity", "score"].includes(name))
-    .map((name) => line(METRICS[name] ?? name, (entry) => entry.validation?.[name]));
+  const scores = names.filter((name) => !NOT_SCORES.includes(name)).map(validationLine);
   return [[strings.losses, loss], [strings.scoresOfValidation, scores]]
     .map(([title, lines]) => [title, lines.filter(({ points }) => points.length)])
     .filter(([, lines]) => lines.length)
@@ -79,7 +77,10 @@ function createCharts(entries, strings) {
 /** Return the samples of the last validation, and those of earlier ones in a list. */
 function createSamples(entries, strings) {
   const validations = entries.filter((entry) => entry.samples?.length);
-  if (!validations.length) return [create("p", { class: "hint", text: strings.noSamples })];
+  if (!validations.length) {
+    const text = entries.some((entry) => entry.validation) ? strings.noSamplesOfTask : strings.noSamples;
+    return [create("p", { class: "hint", text })];
+  }
   const sentences = validations.at(-1).samples.map(({ source, reference }, i) => {
     const rows = validations.slice(-8).map((entry) => create("tr", {},
       create("th", { text: String(entry.step), scope: "row" }),

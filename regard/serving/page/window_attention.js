@@ -11,7 +11,7 @@ const state = { layer: null, head: null };
 /** Fill `card`. `selectPatch([row, column])` shows the attention of a patch, `selectPatch(null)` of all patches. */
 export function showWindowAttention(card, image, { content, arrays }, patch, strings, selectPatch) {
   const layers = content.windows;
-  const layerName = ({ stage, layer }) => `${strings.stage} ${stage} · ${strings.layer} ${layer}`;
+  const layerName = ({ stage, layer }) => `${strings.stage(stage)} · ${strings.layer(layer)}`;
   const headName = (head) => (head === null ? strings.mean : `${strings.head} ${head}`);
   const large = create("div", { class: "pictures" });
   const thumbnails = create("div", { class: "thumbnails" });
