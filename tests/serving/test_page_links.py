@@ -112,10 +112,14 @@ def show_ablated_heads_and_another_text(page: Page) -> None:
     page.page.wait_for_selector(".line.differs")
 
 
-def show_positions_of_another_model(page: Page) -> None:
-    page.open("positions")
-    page.select_model("views", "positions")
-    page.page.locator(".dials input").first.fill("21")
+def show_a_patch_of_an_image(page: Page) -> None:
+    page.select_model("paint", "image")
+    page.page.locator(".example").first.click()
+    for patch in (0, 1):
+        page.page.locator(".rollout canvas").focus()
+        page.page.keyboard.press("ArrowRight")
+        page.wait_until(lambda patch=patch: f"patch={patch}" in page.page.url)
+        page.wait_until(lambda: page.page.evaluate("document.activeElement.closest('.rollout')"))
 
 
 VIEWS = [
@@ -128,7 +132,7 @@ VIEWS = [
     show_an_earlier_step_of_a_narrow_beam,
     show_an_iteration,
     show_ablated_heads_and_another_text,
-    show_positions_of_another_model,
+    show_a_patch_of_an_image,
 ]
 
 

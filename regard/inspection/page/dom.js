@@ -19,6 +19,17 @@ export function createButton(text, onClick, attributes = {}) {
   return create("button", { class: "tool", text, on: { click: onClick }, ...attributes });
 }
 
+/** Create a part that scrolls its children; the keyboard reaches it while there is something to scroll. */
+export function createScroller(className, label, ...children) {
+  const element = create("div", { class: className, role: "region", "aria-label": label }, ...children);
+  const observer = new ResizeObserver(() => {
+    const { scrollWidth, clientWidth, scrollHeight, clientHeight } = element;
+    element.tabIndex = scrollWidth > clientWidth || scrollHeight > clientHeight ? 0 : -1;
+  });
+  for (const part of [element, ...children]) observer.observe(part);
+  return element;
+}
+
 /** Put a label in front of a control. */
 export function createField(label, control) {
   return create("label", { class: "field" }, create("span", { text: label }), control);

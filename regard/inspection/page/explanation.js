@@ -4,7 +4,7 @@
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
 import { formatNumber } from "./description.js";
-import { create } from "./dom.js";
+import { create, createScroller } from "./dom.js";
 import { isDark } from "./theme.js";
 
 const HEADS_SHOWN = 10;
@@ -47,7 +47,7 @@ function createSide(title, { labels, scores, occlusion }, high, strings) {
     headerCell(label, "row"),
     part("td", "", createBar(scores[i], high), part("span", "number", signedNumber(scores[i]))),
     ...(occlusion.length ? [part("td", "number", signedNumber(occlusion[i]))] : [])));
-  return part("div", "why-side", part("h3", "", title), sentence, createTable(header, rows));
+  return part("div", "why-side", part("h3", "", title), sentence, createTable(title, header, rows));
 }
 
 function createBar(value, high) {
@@ -56,9 +56,9 @@ function createBar(value, high) {
   return part("span", "why-bar", fill);
 }
 
-function createTable(header, rows) {
+function createTable(label, header, rows) {
   const head = part("thead", "", part("tr", "", ...header.map((label) => headerCell(label, "col"))));
-  return part("div", "why-scroll", part("table", "why-table", head, part("tbody", "", ...rows)));
+  return createScroller("why-scroll", label, part("table", "why-table", head, part("tbody", "", ...rows)));
 }
 
 /** The most probable tokens at a position of a lens. */
@@ -82,7 +82,7 @@ export function createLens({ labels, tokens, probabilities, chosen, ranks }, str
       colourCell(cell, scale, probability);
       return cell;
     })));
-  return createTable(["", ...labels], rows.reverse());
+  return createTable(strings.lensTitle, ["", ...labels], rows.reverse());
 }
 
 /** The heads with the largest effects in either direction. */
@@ -90,7 +90,7 @@ export function createHeads(heads, strings) {
   const shown = [...heads].sort((a, b) => Math.abs(b[2]) - Math.abs(a[2])).slice(0, HEADS_SHOWN);
   shown.sort((a, b) => b[2] - a[2]);
   const high = Math.max(1e-9, ...shown.map(([, , effect]) => Math.abs(effect)));
-  return createTable([strings.headColumn, strings.headEffect], shown.map(([name, head, effect]) => part("tr", "",
+  return createTable(strings.headsRanked, [strings.headColumn, strings.headEffect], shown.map(([name, head, effect]) => part("tr", "",
     headerCell(`${name} · ${head}`, "row"),
     part("td", "", createBar(effect, high), part("span", "number", signedNumber(effect))))));
 }
@@ -100,12 +100,12 @@ export function createPatching({ word, contrast, score, other_score: other, sour
   const columns = source.map((label, i) => (label === otherSource[i] ? label : `${label} / ${otherSource[i]}`));
   return [
     part("p", "hint", strings.patchingScores(word, contrast, signedNumber(score), signedNumber(other))),
-    part("h3", "", strings.patchingEncoder), createShares(columns, encoder, strings),
-    part("h3", "", strings.patchingDecoder), createShares(prefix, decoder, strings),
+    part("h3", "", strings.patchingEncoder), createShares(strings.patchingEncoder, columns, encoder, strings),
+    part("h3", "", strings.patchingDecoder), createShares(strings.patchingDecoder, prefix, decoder, strings),
   ];
 }
 
-function createShares(labels, layers, strings) {
+function createShares(title, labels, layers, strings) {
   const scale = makeScale(isDark(), true);
   const rows = layers.map((shares, layer) => part("tr", "", headerCell(strings.layerNumber(layer), "row"),
     ...shares.map((share) => {
@@ -113,5 +113,5 @@ function createShares(labels, layers, strings) {
       colourCell(cell, scale, (Math.max(-1, Math.min(1, share)) + 1) / 2);
       return cell;
     })));
-  return createTable(["", ...labels], rows.reverse());
+  return createTable(title, ["", ...labels], rows.reverse());
 }

@@ -1,7 +1,7 @@
 // A map as a table for screen readers, and for copying: the largest values of each query.
 
 import { formatNumber } from "./description.js";
-import { create } from "./dom.js";
+import { create, createScroller } from "./dom.js";
 import { strongest } from "./maps.js";
 
 const LISTED_KEYS = 5; // keys for each query
@@ -28,8 +28,9 @@ export class WeightsTable {
       const weights = strongest(map, row, LISTED_KEYS).map(([column, weight]) => `${columns[column]} ${formatNumber(weight)}`);
       return create("tr", {}, create("th", { text: label, scope: "row" }), create("td", { text: weights.join(", ") }));
     });
-    this.element.querySelector("table")?.remove();
-    this.element.append(create("table", {},
-      create("thead", {}, create("tr", {}, ...header)), create("tbody", {}, ...queries)));
+    const table = create("table", {},
+      create("thead", {}, create("tr", {}, ...header)), create("tbody", {}, ...queries));
+    this.element.querySelector("div")?.remove();
+    this.element.append(createScroller("weights-scroll", strings.weightsTable, table));
   }
 }

@@ -2,7 +2,7 @@
 
 import { initialState, integer, text } from "./address.js";
 import { formatNumber } from "./description.js";
-import { create, createButton, createField, createSelect } from "./dom.js";
+import { create, createButton, createField, createScroller, createSelect } from "./dom.js";
 import { loadHeads } from "./heads.js";
 import { sliceArray } from "./packet.js";
 import { showToyExample } from "./toy_example.js";
@@ -73,7 +73,7 @@ function createSteps(packet, page) {
   const prose = create("p", { class: "prose" });
   const table = createTable(packet, strings);
   const outputs = createOutputs(packet, strings);
-  const scroll = create("div", { class: "scroll" }, table);
+  const scroll = createScroller("scroll", strings.arithmeticTitle, table);
   const available = STEPS.map((name, step) => step).filter((step) => packet.arrays.x || !BLOCK_STEPS.includes(STEPS[step]));
   const go = (step, follow = true) => {
     state.step = Math.min(available.at(-1), Math.max(available[0], step));

@@ -10,8 +10,10 @@ import { loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
 import { isDark } from "./theme.js";
 
 const GROUPS = ["cross", "decoder", "encoder", "patches"];
-/** The selection, kept when the section is closed. A head index equal to the number of heads means their mean; `overlaid`
- * are heads to show in colour. */
+/**
+ * The selection, kept when the section is closed. A head index equal to the number of heads means their mean; `overlaid` are
+ * heads to show in colour; `patch` selects the window of an image model with windows.
+ */
 const parameters = {
   name: text(),
   head: integer(0, 0, 999),
@@ -20,6 +22,7 @@ const parameters = {
   words: toggle(true),
   overlaid: headList(),
   comparisons: comparisonList(),
+  patch: integer(0, 0, 9999),
 };
 const state = initialState(parameters);
 

@@ -97,8 +97,9 @@ function drawNode(node, position, parent, onPoint) {
   label.textContent = shorten(node.token);
   const score = createSvg("text", { x: x + NODE_WIDTH - 6, y: y + 17.5, class: "score" });
   score.textContent = formatNumber(node.score, 2);
-  group.setAttribute("aria-label", `${node.token} ${score.textContent}`);
-  group.append(box, label, score);
+  const name = createSvg("title", {}); // the token in full
+  name.textContent = `${node.token} ${score.textContent}`;
+  group.append(name, box, label, score);
   for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);
   parts.push(group);
   return parts;

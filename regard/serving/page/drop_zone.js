@@ -6,7 +6,7 @@ import { create } from "./dom.js";
 export function createDropZone({ title = "", text, fileName = "", accept }, onFile) {
   const input = create("input", { type: "file", accept });
   const shownName = create("span", { class: "hint", text: fileName });
-  const zone = create("label", { class: "drop-zone", tabindex: 0 },
+  const zone = create("label", { class: "drop-zone" },
     create("strong", { text: title }), create("span", { text }), shownName, input);
   const select = (file) => {
     if (!file) return;
@@ -14,11 +14,6 @@ export function createDropZone({ title = "", text, fileName = "", accept }, onFi
     onFile(file);
   };
   input.addEventListener("change", () => select(input.files[0]));
-  zone.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    input.click();
-  });
   for (const name of ["dragenter", "dragover"]) {
     zone.addEventListener(name, (event) => {
       event.preventDefault();

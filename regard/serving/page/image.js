@@ -1,5 +1,6 @@
 // Section "image": classes and attention of an image, or cross-attention between two views of a scene.
 
+import { initialState, inputWatcher, integer } from "./address.js";
 import { request } from "./api.js";
 import { create } from "./dom.js";
 import { createDropZones, selectedFiles } from "./image_files.js";
@@ -8,34 +9,48 @@ import { createImage } from "./overlay.js";
 import { showPatchAttention } from "./patch_attention.js";
 import { showWindowAttention } from "./window_attention.js";
 
-export const section = { id: "image", requires: ["image", "views"], show };
+/**
+ * The selected patch and its view, the layer, where null means the last, and the head, where null means the mean. Without a
+ * patch, a classifier shows the attention of the whole image, and a two-view model that of the patch in the middle.
+ */
+const parameters = { patch: integer(null, 0, 99999), view: integer(0, 0, 1), layer: integer(null, 0, 999), head: integer(null, 0, 999) };
+const state = initialState(parameters);
+const watchInput = inputWatcher();
+
+export const section = { id: "image", requires: ["image", "views"], show, parameters, state };
 
 async function show(container, page, signal) {
   const { strings } = page;
   const isPair = page.model.sections.includes("views");
   const results = create("div");
+  if (watchInput(page).isOtherModel) Object.assign(state, initialState(parameters));
   const draw = async () => {
     if (selectedFiles.length < (isPair ? 2 : 1)) return;
     results.replaceChildren();
     page.showError(null);
     try {
-      if (isPair) await showImagePair(results, selectedFiles, page, signal);
+      if (isPair) await showImagePair(results, selectedFiles, page, state, signal);
       else await showImage(results, page, signal);
     } catch (error) {
       page.showError(error);
     }
   };
-  container.append(createDropZones(page, draw), results);
+  const drawOtherImage = () => {
+    Object.assign(state, { patch: null, view: 0 });
+    page.saveView({ replace: true });
+    return draw();
+  };
+  container.append(createDropZones(page, drawOtherImage), results);
   await draw();
 }
 
-/** Show the classes and the attention of the whole image, or of the patch with an index. */
-async function showImage(results, page, signal, patchIndex = null) {
+/** Show the classes and the attention of the whole image, or of the selected patch. */
+async function showImage(results, page, signal) {
   const { strings } = page;
   const form = new FormData();
   form.append("image", selectedFiles[0]);
   form.append("model", page.model.name);
-  if (patchIndex !== null) form.append("patch", patchIndex);
+  if (state.patch !== null) form.append("patch", state.patch);
   const packet = await request("inspect/image", form, signal);
   if (signal.aborted) return;
   const { content, arrays } = packet;
@@ -46,15 +61,18 @@ async function showImage(results, page, signal, patchIndex = null) {
     results.replaceChildren(classes);
     return;
   }
+  const hadFocus = results.contains(document.activeElement);
   results.replaceChildren(create("div", { class: "classification" }, classes, attention));
   const columns = content.grid[1];
-  const patch = patchIndex === null ? null : [Math.floor(patchIndex / columns), patchIndex % columns];
-  const selectPatch = (newPatch) => {
-    const newIndex = newPatch && newPatch[0] * columns + newPatch[1];
-    showImage(results, page, signal, newIndex).catch((error) => page.showError(error));
+  const patch = state.patch === null ? null : [Math.floor(state.patch / columns), state.patch % columns];
+  const selectPatch = (cell) => {
+    state.patch = cell && cell[0] * columns + cell[1];
+    page.saveView({ replace: true });
+    showImage(results, page, signal).catch((error) => page.showError(error));
   };
   const showAttention = content.windows ? showWindowAttention : showPatchAttention;
-  showAttention(attention, createImage(arrays.pixels), packet, patch, strings, selectPatch);
+  showAttention(attention, createImage(arrays.pixels), packet, patch, page, state, selectPatch);
+  if (hadFocus) attention.querySelector("canvas[tabindex]")?.focus();
 }
 
 function createClass([name, probability]) {

@@ -1,15 +1,13 @@
 // Section "attention" of image models: the heads of every layer as matrices over patches.
 
-import { AttentionSection } from "./attention.js";
+import { AttentionSection, section as attention } from "./attention.js";
 import { create, createField } from "./dom.js";
 import { loadImageHeads } from "./heads.js";
 import { createDropZones, selectedFiles } from "./image_files.js";
 
-/** Patch whose window is shown, of models with windows. */
-const state = { patch: 0 };
-
 export async function showImageAttention(container, page, signal) {
   const { strings } = page;
+  const { state } = attention;
   const results = create("div");
   const draw = async () => {
     if (!selectedFiles.length) return;
@@ -23,6 +21,7 @@ export async function showImageAttention(container, page, signal) {
     const input = create("input", { type: "number", min: 0, max: 9999, value: state.patch });
     input.addEventListener("change", () => {
       state.patch = Math.max(0, Math.min(9999, Math.trunc(Number(input.value) || 0)));
+      page.saveView();
       redraw();
     });
     return create("div", { class: "card" }, createField(strings.windowOfPatch, input));

@@ -2,7 +2,7 @@
 
 import { createHeadControls, createHeadTable, resetChanges, stateOfChanges } from "./change.js";
 import { request } from "./api.js";
-import { create, createField, createSlider, debounce } from "./dom.js";
+import { create, createField, createScroller, createSlider, debounce } from "./dom.js";
 import { createDropZones, selectedFiles } from "./image_files.js";
 
 export async function showImageChange(container, page, signal) {
@@ -62,6 +62,6 @@ function createClassTable({ original, changed }, strings) {
       create("meter", { min: 0, max: 1, value: probabilities.get(name) ?? 0, "aria-hidden": "true" }),
       create("span", { text: format(probabilities.get(name)) })))));
   const differs = original[0].name !== changed[0].name;
-  return create("div", { class: differs ? "scroll differs" : "scroll" },
+  return createScroller(differs ? "scroll differs" : "scroll", strings.classes,
     create("table", { class: "classes" }, create("thead", {}, create("tr", {}, ...header)), create("tbody", {}, ...rows)));
 }

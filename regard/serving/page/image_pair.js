@@ -3,12 +3,12 @@
 import { request } from "./api.js";
 import { formatNumber } from "./description.js";
 import { create, createField, createSlider } from "./dom.js";
-import { createFigure, createImage, drawOverlay, patchAt } from "./overlay.js";
+import { createFigure, createImage, drawOverlay, makeSelectable } from "./overlay.js";
 import { sliceArray } from "./packet.js";
-import { moveIndex } from "./pointing.js";
 import { arrayToMap } from "./translations.js";
 
-export async function showImagePair(results, files, page, signal) {
+/** Fill `results`; `state` holds the shown layer, where null means the last, and the selected view and patch. */
+export async function showImagePair(results, files, page, state, signal) {
   const { strings } = page;
   const form = new FormData();
   for (const file of files.slice(0, 2)) form.append("image", file);
@@ -20,8 +20,10 @@ export async function showImagePair(results, files, page, signal) {
   const patchSize = [images[0].height / rows, images[0].width / columns];
   const figures = create("div", { class: "pictures" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
-  let layer = content.layers - 1;
-  let selected = { view: 0, patch: (rows >> 1) * columns + (columns >> 1) };
+  const last = content.layers - 1;
+  let layer = state.layer === null ? last : page.limit(strings.layerField, state.layer, last + 1);
+  const centre = (rows >> 1) * columns + (columns >> 1);
+  let selected = { view: state.view, patch: Math.min(state.patch ?? centre, rows * columns - 1) };
   const weightsOf = (view, patch) => sliceArray(arrays[`${view ? "reverse" : "cross"}${layer}`], patch).values;
   const bestMatch = (view, patch) => {
     const weights = weightsOf(view, patch);
@@ -40,10 +42,11 @@ export async function showImagePair(results, files, page, signal) {
       const canvas = drawOverlay(images[number], { map: isSource ? null : map, patchSize, frames });
       const select = ([row, column]) => {
         selected = { view: number, patch: row * columns + column };
+        Object.assign(state, selected);
+        page.saveView({ replace: true });
         draw();
       };
-      canvas.addEventListener("click", (event) => select(patchAt(event, images[number], patchSize)));
-      makeMovable(canvas, isSource ? cellOf(patch) : cellOf(match), content.grid, select, strings.views[number]);
+      makeSelectable(canvas, images[number], patchSize, content.grid, cellOf(isSource ? patch : match), select, strings.views[number]);
       return createFigure(number ? "second" : "first", strings.views[number], canvas, isSource ? strings.clickPatch : strings.matchHint);
     };
     const focused = [...figures.querySelectorAll("canvas")].indexOf(document.activeElement);
@@ -54,8 +57,10 @@ export async function showImagePair(results, files, page, signal) {
     readout.textContent = strings.match(strings.views[view], from, strings.views[1 - view], to, weight, back === patch);
   };
   const mutual = Array.from({ length: rows * columns }, (_, patch) => patch).filter((patch) => bestMatch(1, bestMatch(0, patch)) === patch);
-  const slider = createSlider({ min: 0, max: content.layers - 1, step: 1, value: layer }, (value) => {
+  const slider = createSlider({ min: 0, max: last, step: 1, value: layer }, (value) => {
     layer = value;
+    state.layer = value === last ? null : value;
+    page.saveView({ replace: true });
     draw();
   });
   results.replaceChildren(create("section", { class: "card" },
@@ -64,17 +69,4 @@ export async function showImagePair(results, files, page, signal) {
     readout, figures,
     create("p", { class: "hint", text: strings.mutualMatches(mutual.length, rows * columns) })));
   draw();
-}
-
-/** Let the arrow keys select a patch of an image. */
-function makeMovable(canvas, [row, column], [rows, columns], select, label) {
-  Object.assign(canvas, { tabIndex: 0 });
-  canvas.setAttribute("role", "application");
-  canvas.setAttribute("aria-label", label);
-  canvas.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    select([moveIndex(row, step[0], rows), moveIndex(column, step[1], columns)]);
-  });
 }

@@ -2,7 +2,7 @@
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
 import { drawScale, formatNumber } from "./description.js";
-import { create, createField, createSelect, numberOptions } from "./dom.js";
+import { create, createField, createScroller, createSelect, numberOptions } from "./dom.js";
 import { createStepper } from "./stepper.js";
 import { isDark } from "./theme.js";
 
@@ -68,7 +68,7 @@ function createCandidate({ iterations }, page, state, signal) {
     return create("tr", {}, create("th", { text: strings.iteration(number + 1) }), ...cells);
   });
   const table = create("table", { class: "iterations" }, create("tbody", {}, ...rows));
-  const parts = [create("div", { class: "scroll" }, table), createLegend(scale, strings)];
+  const parts = [createScroller("scroll", strings.iterations, table), createLegend(scale, strings)];
   if (iterations.length === 1) {
     return [readout, ...parts, create("p", { class: "hint", text: strings.singleIteration })];
   }

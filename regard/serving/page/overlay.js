@@ -4,6 +4,7 @@ import { prepare } from "./canvas.js";
 import { create } from "./dom.js";
 import { paint } from "./matrix.js";
 import { mapRows, setData } from "./panel_data.js";
+import { moveIndex } from "./pointing.js";
 
 export const LARGE = Math.min(320, innerWidth - 48);
 export const THUMBNAIL = 84;
@@ -53,8 +54,25 @@ export function drawOverlay(image, { map = null, patchSize = [1, 1], side = LARG
   return canvas;
 }
 
+/**
+ * Let a click and the arrow keys select a patch: `select([row, column])`. The keys start from `cell`, the selected patch, or
+ * from the first one if it is null.
+ */
+export function makeSelectable(canvas, image, patchSize, [rows, columns], cell, select, label) {
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application");
+  canvas.setAttribute("aria-label", label);
+  canvas.addEventListener("click", (event) => select(patchAt(event, image, patchSize)));
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    select([moveIndex(cell?.[0], step[0], rows), moveIndex(cell?.[1], step[1], columns)]);
+  });
+}
+
 /** Return the row and column of the patch at a pointer event on the canvas of an image. */
-export function patchAt(event, image, patchSize) {
+function patchAt(event, image, patchSize) {
   const { clientWidth, clientHeight } = event.currentTarget;
   const index = (offset, size, pixels, patchPixels) =>
     Math.floor((Math.min(Math.max(offset, 0), size - 1) / size) * (pixels / patchPixels));

@@ -2,22 +2,24 @@
 
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { makeMap } from "./maps.js";
-import { LARGE, THUMBNAIL, createFigure, drawOverlay, patchAt } from "./overlay.js";
+import { LARGE, THUMBNAIL, createFigure, drawOverlay, makeSelectable } from "./overlay.js";
 import { sliceArray } from "./packet.js";
 
-/** The selection; the head null means the mean of all heads. */
-const state = { layer: null, head: null };
-
-/** Fill `card`. `selectPatch([row, column])` shows the attention of a patch, `selectPatch(null)` of all patches. */
-export function showWindowAttention(card, image, { content, arrays }, patch, strings, selectPatch) {
+/**
+ * Fill `card`. `state` holds the shown layer, where null means the last, and head, where null means the mean of all heads.
+ * `selectPatch([row, column])` shows the attention of a patch, `selectPatch(null)` of all patches.
+ */
+export function showWindowAttention(card, image, { content, arrays }, patch, page, state, selectPatch) {
+  const { strings } = page;
   const layers = content.windows;
   const layerName = ({ stage, layer }) => `${strings.stage(stage)} · ${strings.layer(layer)}`;
   const headName = (head) => (head === null ? strings.mean : `${strings.head} ${head}`);
   const large = create("div", { class: "pictures" });
   const thumbnails = create("div", { class: "thumbnails" });
   const draw = () => {
-    const layer = layers[state.layer];
-    const weights = arrays[`layer${state.layer}`];
+    const number = state.layer ?? layers.length - 1;
+    const layer = layers[number];
+    const weights = arrays[`layer${number}`];
     const heads = weights.shape[0];
     if (state.head >= heads) state.head = null;
     const frames = layer.patch ? [layer.reach, [...layer.patch, ...layer.patch]] : [];
@@ -30,6 +32,7 @@ export function showWindowAttention(card, image, { content, arrays }, patch, str
     };
     const selectHead = (head) => {
       state.head = head;
+      page.saveView({ replace: true });
       draw();
     };
     const createThumbnail = (head) => create("button", {
@@ -37,7 +40,7 @@ export function showWindowAttention(card, image, { content, arrays }, patch, str
     }, drawMap(head, THUMBNAIL), create("span", { text: headName(head) }));
 
     const canvas = drawMap(state.head, LARGE);
-    canvas.addEventListener("click", (event) => selectPatch(patchAt(event, image, content.patch)));
+    makeSelectable(canvas, image, content.patch, layers[0].grid, patch, selectPatch, strings.attention);
     const title = `${layerName(layer)} · ${headName(state.head)}`;
     const hint = patch ? strings.windowPatchHint : strings.windowHint(...formatRange(valuesOf(state.head)));
     large.replaceChildren(
@@ -45,10 +48,12 @@ export function showWindowAttention(card, image, { content, arrays }, patch, str
       createFigure("windows", title, canvas, hint));
     thumbnails.replaceChildren(createThumbnail(null), ...Array.from({ length: heads }, (_, head) => createThumbnail(head)));
   };
-  state.layer = Math.min(state.layer ?? layers.length - 1, layers.length - 1);
+  const last = layers.length - 1;
+  if (state.layer !== null) state.layer = page.limit(strings.layerField, state.layer, last + 1);
   const options = layers.map((layer, i) => [i, `${layerName(layer)} · ${layer.grid.join(" × ")}`]);
-  const select = createSelect(options, state.layer, (layer) => {
-    state.layer = Number(layer);
+  const select = createSelect(options, state.layer ?? last, (layer) => {
+    state.layer = Number(layer) === last ? null : Number(layer);
+    page.saveView({ replace: true });
     draw();
   });
   const bar = create("div", { class: "bar controls" }, createField(strings.layerField, select));
