@@ -29,7 +29,7 @@ from regard.pipelines.translator import to_glossary
 from regard.runtime import choose_device
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.training_log import has_log, has_model
-from regard.serving.views import explanations, image_attention, images, overview, text
+from regard.serving.views import images, overview, text
 from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
@@ -42,14 +42,14 @@ TEXT_VIEWS = {
     "beam": text.view_beam,
     "change": text.view_change,
     "overview": overview.view_overview,
-    "why": explanations.view_why,
-    "lens": explanations.view_lens,
+    "why": text.view_why,
+    "lens": text.view_lens,
 }
 IMAGE_VIEWS: dict[str, Callable[[Classifier, dict[str, Any]], Any]] = {
-    "image_attention": image_attention.view_image_attention,
-    "image_map": image_attention.view_image_map,
-    "image_arithmetic": image_attention.view_image_arithmetic,
-    "image_change": image_attention.view_image_change,
+    "image_attention": images.view_image_attention,
+    "image_map": images.view_image_map,
+    "image_arithmetic": images.view_image_arithmetic,
+    "image_change": images.view_image_change,
 }
 """Views of classifiers whose attention the page can show."""
 TEXT_SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions")

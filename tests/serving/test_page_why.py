@@ -12,7 +12,7 @@ from regard.inspection.explain.lens import read_layers
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner
 from regard.serving.page_schemas import LensResponse, WhyResponse
-from regard.serving.views.explanations import MAX_POINTS
+from regard.serving.views.text import MAX_POINTS
 from tests.serving.page import Page
 
 SENTENCE = "I love apples"

@@ -11,15 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.inspection.explain.integration import MAX_POINTS, integrate_gradients, rows_per_pass
-from regard.inspection.explain.scoring import Baseline, WordScore, evaluation_mode
-from regard.inspection.explain.target_word import (
-    TargetWord,
-    Tokens,
-    check_explainable,
-    choose_alternative,
-    choose_word,
-)
+from regard.inspection.explain.integration import MAX_POINTS, evaluate, integrate_gradients
+from regard.inspection.explain.scoring import Baseline, WordScore, evaluation_mode, score_word
+from regard.inspection.explain.target_word import TargetWord, Tokens
 from regard.inspection.html import render_text
 from regard.inspection.words import WordGroups, group_words
 
@@ -144,13 +138,11 @@ def attribute_word(
     Raises:
         UserError: The word does not occur in the translation, or the model cannot be explained.
     """
-    model = check_explainable(translator)
-    chosen = choose_word(translator, sentence, word, target)
-    alternative = None if contrast is None else choose_alternative(translator, chosen, contrast)
-    score = WordScore(model, chosen, None if alternative is None else alternative[0])
+    score, contrast_label = score_word(translator, sentence, word, contrast, target)
+    chosen = score.word
     source, prefix = _word_groups(translator, chosen)
     groups = [*source.tokens, *([len(chosen.source) + index for index in group] for group in prefix.tokens)]
-    with evaluation_mode(model):
+    with evaluation_mode(score.model):
         x, neutral = score.embed(), score.baseline(baseline)
         path = integrate_gradients(score, x, neutral, tolerance, max_points)
         occluded = _occlude(score, x, neutral, groups, path.value) if occlusion else np.zeros(0)
@@ -158,15 +150,13 @@ def attribute_word(
     scores = np.array([float(by_token[group].sum()) for group in groups])
     S = len(source.labels)
     return Attribution(
-        word=chosen.label,
-        contrast=None if alternative is None else alternative[1],
-        start=chosen.start,
-        source=source.labels,
-        prefix=prefix.labels,
-        source_scores=scores[:S],
-        prefix_scores=scores[S:],
-        source_occlusion=occluded[:S],
-        prefix_occlusion=occluded[S:],
+        chosen.label,
+        contrast_label,
+        chosen.start,
+        source.labels,
+        prefix.labels,
+        *np.split(scores, [S]),
+        *np.split(occluded, [S]),
         score=path.value,
         baseline=path.baseline,
         completeness_error=path.completeness_error,
@@ -187,15 +177,10 @@ def _word_groups(translator: Any, word: TargetWord) -> tuple[WordGroups, WordGro
 
 def _occlude(score: WordScore, x: Tensor, baseline: Tensor, groups: list[list[int]], value: float) -> Floats:
     """Return how much the score decreases if the tokens of each group are replaced by the baseline."""
-    rows = []
-    for group in groups:
-        row = x.clone()
-        row[group] = baseline[group]
-        rows.append(row)
-    if not rows:
+    if not groups:
         return np.zeros(0)
-    batches = torch.split(torch.stack(rows), rows_per_pass(len(x)))
-    with torch.enable_grad():  # see `integration._values`
-        values = [score(batch).detach().double().cpu().numpy() for batch in batches]
-    decreases: Floats = value - np.concatenate(values)
+    rows_BNW = x.repeat(len(groups), 1, 1)
+    for row, group in zip(rows_BNW, groups, strict=True):
+        row[group] = baseline[group]
+    decreases: Floats = value - np.array(evaluate(score, rows_BNW))
     return decreases

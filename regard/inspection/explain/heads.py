@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.inspection.explain.scoring import WordScore, evaluation_mode
-from regard.inspection.explain.target_word import Tokens, check_explainable, choose_alternative, choose_word
+from regard.inspection.explain.scoring import evaluation_mode, score_word
+from regard.inspection.explain.target_word import Tokens
 from regard.inspection.probe import find_attentions
 
 Replacement = Literal["zero", "mean"]
@@ -48,15 +48,12 @@ def rank_heads_of_word(
     """
     if replacement not in get_args(Replacement):
         raise UserError(f"replacement: {replacement!r} is not one of {', '.join(get_args(Replacement))}")
-    model = check_explainable(translator)
-    chosen = choose_word(translator, sentence, word, target)
-    alternative = None if contrast is None else choose_alternative(translator, chosen, contrast)[0]
-    score = WordScore(model, chosen, alternative)
+    score, _ = score_word(translator, sentence, word, contrast, target)
     effects: list[HeadEffect] = []
-    with evaluation_mode(model):
+    with evaluation_mode(score.model):
         x_NW = score.embed()
         value = float(score(x_NW[None]))
-        for name, attention in find_attentions(model).items():
+        for name, attention in find_attentions(score.model).items():
             handle = attention.out.register_forward_pre_hook(_ablation_of_row(attention, replacement))
             try:
                 values: Sequence[float] = score(x_NW.expand(attention.heads, -1, -1)).tolist()

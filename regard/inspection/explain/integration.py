@@ -72,14 +72,14 @@ def integrate_gradients(
         max_points: Largest number of gradients; the result is less accurate if they do not suffice.
     """
     ends = np.linspace(0, 1, FIRST_SEGMENTS + 1).tolist()
-    values = dict(zip(ends, _values(score, x, baseline, ends), strict=True))
+    values = dict(zip(ends, evaluate(score, _interpolate(x, baseline, ends)), strict=True))
     allowed = tolerance * max(abs(values[1.0] - values[0.0]), SMALLEST_CHANGE)
     segments = _segments(score, x, baseline, list(pairwise(ends)), values)
     points = len(NODES) * len(segments)
     while sum(segment.error for segment in segments) > allowed and points < max_points:
         inaccurate = [segment for segment in segments if segment.error > allowed / (2 * len(segments))]
         middles = [(segment.start + segment.stop) / 2 for segment in inaccurate]
-        values |= dict(zip(middles, _values(score, x, baseline, middles), strict=True))
+        values |= dict(zip(middles, evaluate(score, _interpolate(x, baseline, middles)), strict=True))
         pairs = zip(inaccurate, middles, strict=True)
         halves = [half for segment, middle in pairs for half in ((segment.start, middle), (middle, segment.stop))]
         kept = [segment for segment in segments if segment.error <= allowed / (2 * len(segments))]
@@ -105,34 +105,29 @@ def _segments(
     return segments
 
 
-def _values(score: ScoreFunction, x: Tensor, baseline: Tensor, at: list[float]) -> list[float]:
-    """Return the score at points of the path.
+def evaluate(score: ScoreFunction, inputs_PNW: Tensor) -> list[float]:
+    """Return the scores of inputs.
 
     They are computed in grad mode, in which all layers compute what the gradients refer to: a model with int8 weights
     uses these for inference only.
     """
     with torch.enable_grad():
-        parts = [score(_interpolate(x, baseline, part)).detach() for part in _parts(at, len(x))]
+        parts = [score(part).detach() for part in torch.split(inputs_PNW, rows_per_pass(inputs_PNW.shape[1]))]
     return torch.cat(parts).double().tolist()
 
 
 def _gradients(score: ScoreFunction, x: Tensor, baseline: Tensor, at: list[float]) -> Tensor:
     """Return the gradient of the score at points of the path, (P, N, W)."""
     parts = []
-    for part in _parts(at, len(x)):
+    for inputs in torch.split(_interpolate(x, baseline, at), rows_per_pass(len(x))):
         with torch.enable_grad():
-            point = _interpolate(x, baseline, part).requires_grad_()
+            point = inputs.detach().requires_grad_()
             parts.append(torch.autograd.grad(score(point).sum(), point)[0].double())
     return torch.cat(parts)
 
 
 def _interpolate(x: Tensor, baseline: Tensor, at: list[float]) -> Tensor:
     return baseline + torch.tensor(at, dtype=x.dtype, device=x.device)[:, None, None] * (x - baseline)
-
-
-def _parts(at: list[float], tokens: int) -> list[list[float]]:
-    rows = rows_per_pass(tokens)
-    return [at[i : i + rows] for i in range(0, len(at), rows)]
 
 
 def rows_per_pass(tokens: int) -> int:

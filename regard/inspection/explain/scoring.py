@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.inspection.explain.target_word import TargetWord
+from regard.inspection.explain.target_word import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
 from regard.models.transformer import Embedding, Transformer
 
 Baseline = Literal["pad", "mean", "zero"]
@@ -82,6 +82,16 @@ class WordScore:
         precise = torch.promote_types(logits.dtype, torch.float32)
         log_probs: Tensor = logits.to(precise).log_softmax(-1)
         return log_probs.gather(2, chosen)[..., 0].sum(1)
+
+
+def score_word(
+    translator: Any, sentence: str, word: str | int, contrast: str | None, target: Tokens | None
+) -> tuple[WordScore, str | None]:
+    """Choose a word of a translation, and return its score and the text of the word that it is compared with."""
+    model = check_explainable(translator)
+    chosen = choose_word(translator, sentence, word, target)
+    pieces, label = (None, None) if contrast is None else choose_alternative(translator, chosen, contrast)
+    return WordScore(model, chosen, pieces), label
 
 
 @contextmanager

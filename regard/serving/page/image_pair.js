@@ -20,6 +20,7 @@ export async function showImagePair(results, files, page, state, signal) {
   const patchSize = [images[0].height / rows, images[0].width / columns];
   const figures = create("div", { class: "pictures" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
+  const mutual = create("p", { class: "hint" });
   const last = content.layers - 1;
   let layer = state.layer === null ? last : page.limit(strings.layerField, state.layer, last + 1);
   const centre = (rows >> 1) * columns + (columns >> 1);
@@ -54,9 +55,10 @@ export async function showImagePair(results, files, page, state, signal) {
     figures.querySelectorAll("canvas")[focused]?.focus();
     const weight = formatNumber(weightsOf(view, patch)[match]);
     const [from, to] = [cellOf(patch), cellOf(match)].map((cell) => cell.join(", "));
+    const patches = Array.from({ length: rows * columns }, (_, i) => i);
+    mutual.textContent = strings.mutualMatches(patches.filter((i) => bestMatch(1, bestMatch(0, i)) === i).length, patches.length, layer);
     readout.textContent = strings.match(strings.views[view], from, strings.views[1 - view], to, weight, back === patch);
   };
-  const mutual = Array.from({ length: rows * columns }, (_, patch) => patch).filter((patch) => bestMatch(1, bestMatch(0, patch)) === patch);
   const slider = createSlider({ min: 0, max: last, step: 1, value: layer }, (value) => {
     layer = value;
     state.layer = value === last ? null : value;
@@ -67,6 +69,6 @@ export async function showImagePair(results, files, page, state, signal) {
     create("h2", { text: strings.imagePairTitle }),
     create("div", { class: "bar controls" }, createField(strings.layerField, slider)),
     readout, figures,
-    create("p", { class: "hint", text: strings.mutualMatches(mutual.length, rows * columns) })));
+    mutual));
   draw();
 }

@@ -4,7 +4,7 @@ import { create } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 460, HEIGHT = 200, LEFT = 52, BOTTOM = 26, TOP = 10, RIGHT = 10;
-const INTERVALS = 4; // between the labels of an axis, at most
+const INTERVALS = 6; // between the labels of an axis, at most
 const RADIUS = 3; // of a point that no line can connect
 
 /** Create a figure of [{name, points: [[x, y], …]}], whose x are whole numbers; the first line is solid, the others dashed. */

@@ -210,7 +210,7 @@ const STRINGS = {
     matchHint: "Bright patches receive the attention of the marked patch; the frame is the best match.",
     match: (from, patch, to, match, weight, isMutual) => `${from} (${patch}) → ${to} (${match}), weight ${weight}; `
       + (isMutual ? "the match back is the same patch." : "the match back is another patch, which has a frame too."),
-    mutualMatches: (count, total) => `In the last layer, ${count} of ${total} patches match in both directions.`,
+    mutualMatches: (count, total, layer) => `In layer ${layer}, ${count} of ${total} patches match in both directions.`,
   },
 
   zh: {
@@ -416,7 +416,7 @@ const STRINGS = {
     matchHint: "亮处为所选图块关注的图块，方框为最佳匹配。",
     match: (from, patch, to, match, weight, isMutual) => `${from}（${patch}）→ ${to}（${match}），权重 ${weight}；`
       + (isMutual ? "反向匹配回到同一图块。" : "反向匹配是另一个图块，也用方框标出。"),
-    mutualMatches: (count, total) => `在最后一层，${total} 个图块中有 ${count} 个双向匹配。`,
+    mutualMatches: (count, total, layer) => `在第 ${layer} 层，${total} 个图块中有 ${count} 个双向匹配。`,
   },
 };
 

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.data.images.preprocessing import Pixels, Resize, decode_image
 from regard.decoding.config import DecodingSettings
 from regard.inspection.flow import Flow, record_flow, strongest
 from regard.inspection.probe import AttentionRecord, probe
@@ -22,9 +21,9 @@ from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
-from regard.serving.views.images import PATCHES_PER_SIDE, TOP_CLASSES
+from regard.serving.views.attention import shrink
+from regard.serving.views.images import PATCHES_PER_SIDE, classify_pixels, open_image, open_views
 from regard.serving.views.packet import Arrays, pack
-from regard.serving.views.text import shrink
 
 FEATURES = 24
 """Number of features of each vector that the page shows."""
@@ -73,13 +72,9 @@ def view_overview(translator: Translator, settings: DecodingSettings, request: d
 
 def view_image_overview(classifier: Classifier, request: dict[str, Any]) -> bytes:
     """Return a packet with the classes of an image, and the vectors of its patches between all sublayers."""
-    preprocessing, model = classifier.preprocessing, classifier.model
-    decoded = decode_image(
-        request["images"][0], preprocessing.mode, max_pixels=request["pixels"], min_side=preprocessing.resize.min_side
-    )
-    pixels = preprocessing.open(decoded)
+    model, pixels = classifier.model, open_image(classifier, request["images"][0], request["pixels"])
     with record_flow(model) as flow, probe(model) as records, torch.no_grad():
-        (ranking,) = classifier.rank(classifier.predict([pixels]), TOP_CLASSES)
+        classes = classify_pixels(classifier, pixels)
     arrays: Arrays = {"pixels": (pixels, "b1")}
     stacks = []
     if isinstance(model, ViT | Swin):
@@ -93,7 +88,7 @@ def view_image_overview(classifier: Classifier, request: dict[str, Any]) -> byte
         stacks.append({"name": "encoder", "tokens": _patch_labels(len(first), prefix), "layers": layers})
     content = {
         "stacks": stacks,
-        "classes": [(name, round(probability, DIGITS)) for name, probability in ranking],
+        "classes": classes,
         "patch": getattr(model.config, "patch", None),
         "normalised": isinstance(model, Swin),  # a Swin normalises its patches and adds no positions
     }
@@ -106,13 +101,7 @@ def view_pair_overview(model: CroCo, request: dict[str, Any]) -> bytes:
 
     The encoder reads the second view and then the first one with the same weights; the decoder continues the first.
     """
-    resize = Resize(PATCHES_PER_SIDE * model.config.patch)
-    views: list[Pixels] = [
-        resize(decode_image(image, "RGB", max_pixels=request["pixels"], min_side=resize.min_side))
-        for image in request["images"]
-    ]
-    device = model.mask_token.device
-    first, second = (torch.from_numpy(view.copy()).permute(2, 0, 1)[None].float().to(device) / 255 for view in views)
+    views, (first, second) = open_views(model, request)
     with record_flow(model) as flow, probe(model, keep=None) as records:
         model.decode_views(first, second)
     arrays: Arrays = {"pixels0": (views[0], "b1"), "pixels1": (views[1], "b1")}

@@ -1,25 +1,24 @@
-"""Views of a translator: translations, attention maps, search steps and interventions.
+"""Views of a translator: translations, attention maps, search steps, interventions and explanations.
 
 Shapes: H heads, T queries, S keys, D head width, W model width.
 """
 
 import math
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from regard.attention.multi_head import Attention
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
-from regard.inspection.flow import Flow, Sublayer, record_flow
+from regard.inspection.explain.explanation import explain
+from regard.inspection.explain.lens import read_layers
+from regard.inspection.explain.target_word import translate_tokens
+from regard.inspection.flow import record_flow
 from regard.inspection.html import render_page
-from regard.inspection.interventions import bias_scores, scale_heads, scale_scores, score_scale
-from regard.inspection.maps import distance, entropy
-from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions
+from regard.inspection.interventions import bias_scores, scale_heads, scale_scores
+from regard.inspection.probe import QUANTITIES, check_heads, find_attentions
 from regard.inspection.translation import (
     MAP_AXES,
     check_not_blank,
@@ -34,12 +33,12 @@ from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import Quality
-from regard.serving.views.packet import Array, Arrays, pack
+from regard.serving.views.attention import arithmetic_packet, attention_module, shrink
+from regard.serving.views.packet import Arrays, pack
 
 DIGITS = 4
-INPUT_FEATURES = 3
-THUMBNAIL_SIZE = 52
-"""Maximum number of rows and columns of a small attention map: its size on the page in pixels."""
+MAX_POINTS = 1024
+"""Number of gradients of an attribution, which bounds the time of a request."""
 
 
 def view_translation(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> bytes:
@@ -154,78 +153,6 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
     return arithmetic_packet(name, attention, tensors, head, query, (rows, columns), flow)
 
 
-def arithmetic_packet(
-    name: str,
-    attention: Attention,
-    tensors: dict[Quantity, Tensor],
-    head: int,
-    query: int,
-    labels: tuple[list[str], list[str]],
-    flow: Flow | None,
-) -> bytes:
-    """Return a packet with all intermediate results of one query of one head; see `view_arithmetic`.
-
-    Args:
-        tensors: recorded quantities of all heads without the batch dimension, such as q of (H, T, D).
-        labels: labels of the queries and of the keys.
-        flow: recorded inputs and outputs of the block; None omits what precedes and follows the attention.
-    """
-    q_D, k_SD, v_SD = tensors["q"][head, query].double(), tensors["k"][head].double(), tensors["v"][head].double()
-    heads_HD = tensors["context"][:, query]
-    scores_S, weights_S = tensors["scores"][head, query], tensors["weights"][head, query]
-    results = {
-        "q": q_D,
-        "k": k_SD,
-        "v": v_SD,
-        "products": k_SD @ q_D,
-        "scores": scores_S,
-        "weights": weights_S,
-        "heads": heads_HD,
-        "output": attention.out(heads_HD.reshape(1, -1))[0],
-        **({} if flow is None else _block_arithmetic(flow, name, head, query)),
-    }
-    content = {
-        "rows": labels[0],
-        "columns": labels[1],
-        "scale": score_scale(attention),
-        "softmax": torch.allclose(scores_S.softmax(-1), weights_S.float(), atol=1e-3),
-        "rotary": attention.rotary is not None,
-    }
-    if flow is not None:
-        block = flow.module(name.rpartition(".")[0])
-        content |= {"pre_norm": block.pre_norm, "activation": block.feed_forward.activation}
-    return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in results.items()})
-
-
-def _block_arithmetic(flow: Flow, name: str, head: int, query: int) -> dict[str, Tensor]:
-    """Return what precedes and follows the attention of a query in its block.
-
-    `x` (W) and `y` (S, F) are the inputs of q and of k and v; `projections` (3, W) and `biases` (3) compute feature 0
-    of q, k and v of the head. `residual`, `update` and `added` (W) belong to Add & Norm, `hidden` and `transformed` to
-    the feed-forward layer of the block.
-    """
-    block, _, sublayer = name.rpartition(".")
-    module, attention = flow.module(block), flow.module(name)
-    x_TW = flow.input(name)
-    y_SW = flow.output("encoder_norm") if sublayer == "cross" else x_TW
-    rows = [part * attention.width + head * (attention.width // attention.heads) for part in range(3)]
-    bias = attention.qkv.bias
-    steps = flow.steps(block)
-    number = [step.sublayer for step in steps].index(cast(Sublayer, sublayer))
-    hidden_H = module.feed_forward.hidden(flow.input(f"{block}.feed_forward")[None, query, None])[0, 0]
-    return {
-        "x": x_TW[query],
-        "y": y_SW[:, :INPUT_FEATURES],
-        "projections": attention.qkv.weight[rows],
-        "biases": torch.zeros(3) if bias is None else bias[rows],
-        "residual": (flow.input(block) if number == 0 else steps[number - 1].output)[query],
-        "update": steps[number].update[query],
-        "added": steps[number].output[query],
-        "hidden": hidden_H,
-        "transformed": steps[-1].update[query],
-    }
-
-
 def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
     """Return the tree of a beam search, or the candidates of a non-autoregressive model with their iterations."""
     check_not_blank(request["text"])
@@ -262,6 +189,23 @@ def view_change(translator: Translator, settings: DecodingSettings, request: dic
     return {"translation": _hypothesis(best), "source": source, "heads": heads}
 
 
+def view_why(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the explanation of a word of the translation."""
+    text, target = request["text"], request["target"]
+    options = {"target": target, "settings": settings, "max_points": MAX_POINTS}
+    return explain(translator, text, request["word"], request["contrast"], request["against"], **options).to_json()
+
+
+def view_lens(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the states of decoder and encoder, read as tokens."""
+    text, target = request["text"], request["target"]
+    found = read_layers(
+        translator, text, translate_tokens(translator, text, settings) if target is None else target, request["top"]
+    )
+    encoder = None if found.encoder is None else found.encoder.to_json()
+    return {"decoder": found.decoder.to_json(), "encoder": encoder}
+
+
 def public_settings(settings: DecodingSettings) -> dict[str, Any]:
     """Return the settings without the path of the reranker, which clients should not see."""
     return {key: value for key, value in settings.resolved().items() if key != "rerank"}
@@ -278,26 +222,6 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
         "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
     }
-
-
-def attention_module(name: str, group: str, layer: int, weights_HTS: Array) -> dict[str, Any]:
-    """Describe an attention module for the page; entropy and distance are None where they are undefined."""
-    is_distribution = not (weights_HTS < 0).any()
-    has_distance = is_distribution and group in ("encoder", "decoder")
-    return {
-        "name": name,
-        "group": group,
-        "layer": layer,
-        "heads": len(weights_HTS),
-        "entropy": np.round(entropy(weights_HTS), 2).tolist() if is_distribution else None,
-        "distance": np.round(distance(weights_HTS), 2).tolist() if has_distance else None,
-    }
-
-
-def shrink(maps: Tensor) -> Tensor:
-    """Reduce maps to the size of a thumbnail by max pooling."""
-    rows, columns = (min(THUMBNAIL_SIZE, size) for size in maps.shape[1:])
-    return F.adaptive_max_pool2d(maps, (rows, columns)) if maps.numel() else maps
 
 
 def _beam_node(tree_node: TreeNode) -> dict[str, Any]:
