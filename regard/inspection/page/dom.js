@@ -1,5 +1,7 @@
 // Creation of DOM elements. Text is always set as text, never parsed as HTML.
 
+export const SVG = "http://www.w3.org/2000/svg";
+
 /** Create an element. Properties: class, text, on: {event: listener}; all others become attributes. */
 export function create(tag, { class: className, text, on, ...attributes } = {}, ...children) {
   const element = document.createElement(tag);
@@ -11,6 +13,14 @@ export function create(tag, { class: className, text, on, ...attributes } = {}, 
     else if (value !== false && value !== undefined) element.setAttribute(name, String(value));
   }
   element.append(...children);
+  return element;
+}
+
+/** Create an SVG element with a text. */
+export function createSvg(tag, attributes = {}, text = "") {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
   return element;
 }
 
@@ -44,6 +54,14 @@ export function createSelect(options, selected, onChange) {
     select.append(option);
   }
   return select;
+}
+
+/** Create a label with its share of a whole, 0 to 1, as a bar and, after `prefix`, as a percentage. */
+export function createShareBar(label, share, prefix = "") {
+  return create("div", { class: "class" },
+    create("span", { text: label }),
+    create("span", { class: "number", text: `${prefix}${(100 * share).toFixed(1)}%` }),
+    create("meter", { min: 0, max: 1, value: share, "aria-label": label }));
 }
 
 /** Options of a select element for numbers, including the current value. */

@@ -3,7 +3,7 @@
 import { initialState, integer, text } from "./address.js";
 import { formatNumber } from "./description.js";
 import { create, createButton, createField, createScroller, createSelect } from "./dom.js";
-import { loadHeads } from "./heads.js";
+import { defaultView, loadHeads } from "./heads.js";
 import { sliceArray } from "./packet.js";
 import { showToyExample } from "./toy_example.js";
 import { drawVector } from "./vector.js";
@@ -36,8 +36,7 @@ export async function showArithmetic(card, page, source, signal) {
   const views = new Map(source.views.map((view) => [view.name, view]));
   if (!views.has(state.name)) {
     if (state.name) page.addNotice(strings.unknownName(state.name));
-    const cross = source.views.filter((view) => view.group === "cross");
-    state.name = (cross.at(-1) ?? source.views[0]).name;
+    state.name = defaultView(source.views).name;
   }
 
   const draw = async () => {

@@ -6,7 +6,7 @@ import { create, createButton, createField, createSelect } from "./dom.js";
 import { HeadGrid } from "./grid.js";
 import { colourOfHead } from "./head_colours.js";
 import { HeadPanel } from "./head_panel.js";
-import { loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
+import { defaultView, loadHeads, loadMap, loadOtherHeads, subtractMaps } from "./heads.js";
 import { isDark } from "./theme.js";
 
 const GROUPS = ["cross", "decoder", "encoder", "patches"];
@@ -259,9 +259,4 @@ function describeHead({ model }, view, head, strings) {
   if (!overlaid.length && !isMean && view.distance) facts.push(strings.distance(view.distance[head].toFixed(1)));
   const names = overlaid.length ? `${strings.heads} ${overlaid.join(", ")}` : isMean ? strings.mean : `${strings.head} ${head}`;
   return { title: `${model} · ${view.name} · ${names}`, facts, options: { quantity, overlaid, words: state.words } };
-}
-
-/** Return the last cross-attention, or the last attention module if there is none. */
-function defaultView(views) {
-  return views.filter((view) => view.group === "cross").at(-1) ?? views.at(-1);
 }

@@ -1,9 +1,9 @@
 // The tree of a beam search as SVG: a column for each step, sorted by score, with edges to the parents.
 
 import { formatNumber } from "./description.js";
+import { createSvg } from "./dom.js";
 import { setData } from "./panel_data.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const COLUMN_WIDTH = 132, ROW_HEIGHT = 34, NODE_WIDTH = 100, NODE_HEIGHT = 26, MARGIN = 8;
 const MAX_LABEL_WIDTH = 7; // in Latin letters
 /** Outcome of a hypothesis that was kept at its own step, but whose continuations were all dropped. */
@@ -93,12 +93,9 @@ function drawNode(node, position, parent, onPoint) {
   const { x, y } = position;
   const group = createSvg("g", { "data-part": "node", tabindex: "0", role: "button" });
   const box = createSvg("rect", { x, y, width: NODE_WIDTH, height: NODE_HEIGHT, rx: 7 });
-  const label = createSvg("text", { x: x + 8, y: y + 17.5 });
-  label.textContent = shorten(node.token);
-  const score = createSvg("text", { x: x + NODE_WIDTH - 6, y: y + 17.5, class: "score" });
-  score.textContent = formatNumber(node.score, 2);
-  const name = createSvg("title", {}); // the token in full
-  name.textContent = `${node.token} ${score.textContent}`;
+  const label = createSvg("text", { x: x + 8, y: y + 17.5 }, shorten(node.token));
+  const score = createSvg("text", { x: x + NODE_WIDTH - 6, y: y + 17.5, class: "score" }, formatNumber(node.score, 2));
+  const name = createSvg("title", {}, `${node.token} ${score.textContent}`); // the token in full
   group.append(name, box, label, score);
   for (const event of ["pointerenter", "focus", "click"]) group.addEventListener(event, onPoint);
   parts.push(group);
@@ -122,10 +119,4 @@ export function winningPath(nodes) {
   const path = [];
   for (let i = best ?? -1; i >= 0; i = nodes[i].parent) path.push(i);
   return path;
-}
-
-function createSvg(tag, attributes) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
 }

@@ -1,7 +1,7 @@
 // Attention maps of the server: small maps of all heads, and full maps of one head or of several.
 
 import { request } from "./api.js";
-import { selectedFiles } from "./image_files.js";
+import { imageForm } from "./image_files.js";
 import { makeMap } from "./maps.js";
 import { arrayToMap, getTranslation } from "./translations.js";
 import { joinLabels, joinMap } from "./words.js";
@@ -18,7 +18,7 @@ export async function loadHeads(model, text, signal) {
 /** Return the heads of a model that reads the selected image; `patch` selects the window of a model with windows. */
 export function loadImageHeads(model, patch, signal) {
   const load = (operation, fields, itsSignal) =>
-    request(`inspect/image_${operation}`, imageForm(model, { patch, ...fields }), itsSignal);
+    request(`inspect/image_${operation}`, imageForm({ model, patch, ...fields }), itsSignal);
   return loadMaps({ model, patch, isImage: true, load }, signal);
 }
 
@@ -50,14 +50,6 @@ async function loadMaps(source, signal) {
   return { ...content, ...source, maps };
 }
 
-function imageForm(model, fields) {
-  const form = new FormData();
-  form.append("image", selectedFiles[0]);
-  form.append("model", model);
-  for (const [name, value] of Object.entries(fields)) if (value !== null && value !== undefined) form.append(name, value);
-  return form;
-}
-
 /**
  * Return {map, weights, rows, columns, hasPieces}, and `layers`, the maps of the heads in `overlaid` if there are any. An
  * index equal to the number of heads means their mean. With `words`, the pieces of words are joined in maps of weights.
@@ -82,6 +74,11 @@ export async function loadMap(heads, view, head, { quantity, overlaid, words }, 
   }
   const weights = quantity === "weights" ? arrays : (await load({ quantity: "weights" })).arrays;
   return { ...axes, map: join(arrayToMap(arrays.map)), weights: join(arrayToMap(weights.map)) };
+}
+
+/** Return the last cross-attention, or the last attention module if there is none. */
+export function defaultView(views) {
+  return views.filter((view) => view.group === "cross").at(-1) ?? views.at(-1);
 }
 
 /** Return `one` − `other`, or null if their labels differ. */

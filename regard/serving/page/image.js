@@ -2,8 +2,8 @@
 
 import { initialState, inputWatcher, integer } from "./address.js";
 import { request } from "./api.js";
-import { create } from "./dom.js";
-import { createDropZones, selectedFiles } from "./image_files.js";
+import { create, createShareBar } from "./dom.js";
+import { createDropZones, imageForm, selectedFiles } from "./image_files.js";
 import { showImagePair } from "./image_pair.js";
 import { createImage } from "./overlay.js";
 import { showPatchAttention } from "./patch_attention.js";
@@ -29,7 +29,7 @@ async function show(container, page, signal) {
     results.replaceChildren();
     page.showError(null);
     try {
-      if (isPair) await showImagePair(results, selectedFiles, page, state, signal);
+      if (isPair) await showImagePair(results, page, state, signal);
       else await showImage(results, page, signal);
     } catch (error) {
       page.showError(error);
@@ -47,16 +47,12 @@ async function show(container, page, signal) {
 /** Show the classes and the attention of the whole image, or of the selected patch. */
 async function showImage(results, page, signal) {
   const { strings } = page;
-  const form = new FormData();
-  form.append("image", selectedFiles[0]);
-  form.append("model", page.model.name);
-  if (state.patch !== null) form.append("patch", state.patch);
-  const packet = await request("inspect/image", form, signal);
+  const packet = await request("inspect/image", imageForm({ model: page.model.name, patch: state.patch }), signal);
   if (signal.aborted) return;
   const { content, arrays } = packet;
   const attention = create("section", { class: "card" }, create("h2", { text: strings.attention }));
   const classes = create("section", { class: "card" },
-    create("h2", { text: strings.classes }), ...content.classes.map(createClass));
+    create("h2", { text: strings.classes }), ...content.classes.map(([name, share]) => createShareBar(name, share)));
   if (!content.grid) {  // a model whose attention the page cannot draw
     results.replaceChildren(classes);
     return;
@@ -73,11 +69,4 @@ async function showImage(results, page, signal) {
   const showAttention = content.windows ? showWindowAttention : showPatchAttention;
   showAttention(attention, createImage(arrays.pixels), packet, patch, page, state, selectPatch);
   if (hadFocus) attention.querySelector("canvas[tabindex]")?.focus();
-}
-
-function createClass([name, probability]) {
-  return create("div", { class: "class" },
-    create("span", { text: name }),
-    create("span", { class: "number", text: `${(100 * probability).toFixed(1)}%` }),
-    create("meter", { min: 0, max: 1, value: probability }));
 }

@@ -3,7 +3,7 @@
 import { createHeadControls, createHeadTable, resetChanges, stateOfChanges } from "./change.js";
 import { request } from "./api.js";
 import { create, createField, createScroller, createSlider, debounce } from "./dom.js";
-import { createDropZones, selectedFiles } from "./image_files.js";
+import { createDropZones, imageForm, selectedFiles } from "./image_files.js";
 
 export async function showImageChange(container, page, signal) {
   const { strings, model } = page;
@@ -14,11 +14,8 @@ export async function showImageChange(container, page, signal) {
   const draw = async () => {
     if (!selectedFiles.length) return;
     const number = ++latestRequest;
-    const form = new FormData();
     const fields = { model: model.name, factors: JSON.stringify(state.factors), sharpness: state.sharpness };
-    form.append("image", selectedFiles[0]);
-    for (const [name, value] of Object.entries(fields)) form.append(name, value);
-    const result = await request("inspect/image_change", form, signal);
+    const result = await request("inspect/image_change", imageForm(fields), signal);
     if (number !== latestRequest || signal.aborted) return;
     page.showError(null);
     results.replaceChildren(create("h2", { text: strings.changeTitle }), createClassTable(result, strings));

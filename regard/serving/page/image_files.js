@@ -18,6 +18,14 @@ export function selectedImage({ sections }) {
   return selectedExample ?? (selectedFiles.length ? OWN_IMAGE : null);
 }
 
+/** Return a form with the first `count` selected images and other fields; fields that are null are omitted. */
+export function imageForm(fields, count = 1) {
+  const form = new FormData();
+  for (const file of selectedFiles.slice(0, count)) form.append("image", file);
+  for (const [name, value] of Object.entries(fields)) if (value !== null && value !== undefined) form.append(name, value);
+  return form;
+}
+
 /** Create a card with a drop zone for each image of the model, and the examples. `onFile()` is called for each choice. */
 export function createDropZones(page, onFile) {
   const { strings } = page;

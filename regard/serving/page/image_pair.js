@@ -3,17 +3,15 @@
 import { request } from "./api.js";
 import { formatNumber } from "./description.js";
 import { create, createField, createSlider } from "./dom.js";
+import { imageForm } from "./image_files.js";
 import { createFigure, createImage, drawOverlay, makeSelectable } from "./overlay.js";
 import { sliceArray } from "./packet.js";
 import { arrayToMap } from "./translations.js";
 
 /** Fill `results`; `state` holds the shown layer, where null means the last, and the selected view and patch. */
-export async function showImagePair(results, files, page, state, signal) {
+export async function showImagePair(results, page, state, signal) {
   const { strings } = page;
-  const form = new FormData();
-  for (const file of files.slice(0, 2)) form.append("image", file);
-  form.append("model", page.model.name);
-  const { content, arrays } = await request("inspect/views", form, signal);
+  const { content, arrays } = await request("inspect/views", imageForm({ model: page.model.name }, 2), signal);
   if (signal.aborted) return;
   const [rows, columns] = content.grid;
   const images = [createImage(arrays.pixels0), createImage(arrays.pixels1)];

@@ -1,8 +1,7 @@
 // Line charts with axes, as SVG.
 
-import { create } from "./dom.js";
+import { create, createSvg } from "./dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 460, HEIGHT = 200, LEFT = 52, BOTTOM = 26, TOP = 10, RIGHT = 10;
 const INTERVALS = 6; // between the labels of an axis, at most
 const RADIUS = 3; // of a point that no line can connect
@@ -20,10 +19,11 @@ export function createLineChart(title, lines, xName) {
   for (const y of ticks(lowY, highY)) {
     svg.append(
       createSvg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: toY(y), y2: toY(y), class: "grid" }),
-      createText(LEFT - 6, toY(y) + 4, formatNumber(y), "end"));
+      createSvg("text", { x: LEFT - 6, y: toY(y) + 4, "text-anchor": "end" }, formatNumber(y)));
   }
   for (const x of ticks(lowX, highX, 1)) {
-    svg.append(createText(toX(x), HEIGHT - 8, formatNumber(x), toX(x) > WIDTH - 2 * RIGHT ? "end" : "middle"));
+    const anchor = toX(x) > WIDTH - 2 * RIGHT ? "end" : "middle";
+    svg.append(createSvg("text", { x: toX(x), y: HEIGHT - 8, "text-anchor": anchor }, formatNumber(x)));
   }
   lines.forEach(({ points: ownPoints }, number) => {
     const path = ownPoints.map(([x, y]) => `${toX(x).toFixed(1)},${toY(y).toFixed(1)}`).join(" ");
@@ -54,16 +54,4 @@ function ticks(low, high, leastStep = 0) {
 
 function formatNumber(value) {
   return String(Number(value.toPrecision(3))).replace("-", "−");
-}
-
-function createText(x, y, text, anchor) {
-  const element = createSvg("text", { x, y, "text-anchor": anchor });
-  element.textContent = text;
-  return element;
-}
-
-function createSvg(tag, attributes) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
 }

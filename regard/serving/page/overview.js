@@ -4,8 +4,8 @@
 import { initialState, inputWatcher, integer } from "./address.js";
 import { request } from "./api.js";
 import { formatNumber } from "./description.js";
-import { create } from "./dom.js";
-import { createDropZones, selectedFiles } from "./image_files.js";
+import { create, createShareBar } from "./dom.js";
+import { createDropZones, imageForm, selectedFiles } from "./image_files.js";
 import { FlowBlock } from "./overview_block.js";
 import { createImage } from "./overlay.js";
 import { createStepper } from "./stepper.js";
@@ -55,14 +55,12 @@ async function showImages(container, page, signal) {
   const { strings, model } = page;
   const isPair = model.sections.includes("views");
   const results = create("div");
+  const count = isPair ? 2 : 1;
   const draw = async () => {
-    if (selectedFiles.length < (isPair ? 2 : 1)) return;
-    const form = new FormData();
-    for (const file of selectedFiles.slice(0, isPair ? 2 : 1)) form.append("image", file);
-    form.append("model", model.name);
+    if (selectedFiles.length < count) return;
     page.showError(null);
     try {
-      const packet = await request("inspect/image_overview", form, signal);
+      const packet = await request("inspect/image_overview", imageForm({ model: model.name }, count), signal);
       if (signal.aborted) return;
       results.replaceChildren();
       showPatches(results, page, packet, signal);
@@ -85,7 +83,7 @@ function showPatches(container, page, packet, signal) {
     column?.prepend(create("figure", { class: "plain" }, fitImage(image)), createArrow());
   });
   if (content.classes) {
-    const classes = create("div", { class: "flow-output" }, ...content.classes.map(createBar));
+    const classes = create("div", { class: "flow-output" }, ...content.classes.map(([name, share]) => createShareBar(name, share)));
     (columns.at(-1) ?? container).append(createArrow(), classes);
   }
   const total = Math.max(1, flow.depth);
@@ -239,17 +237,13 @@ function createOutputs({ candidates, outputs, vocabulary }, strings, open) {
   const show = (step, isParallel) => {
     current = step;
     hint.hidden = isParallel; // the candidates of a single position are not shown
-    bars.replaceChildren(...(step >= 0 && candidates[step] && !isParallel ? candidates[step].map(createBar) : []));
+    bars.replaceChildren(...(step >= 0 && candidates[step] && !isParallel ? candidates[step].map(createCandidate) : []));
     tokens.replaceChildren(...outputs.slice(0, step + 1).map((token, i) =>
       create("span", { class: i === step && !isParallel ? "token pointed" : "token", text: token })));
   };
   return { element, show };
 }
 
-function createBar([label, probability, logit]) {
-  const text = logit === undefined ? "" : `${formatNumber(logit, 2)} → `;
-  return create("div", { class: "class" },
-    create("span", { text: label }),
-    create("span", { class: "number", text: `${text}${(100 * probability).toFixed(1)}%` }),
-    create("meter", { min: 0, max: 1, value: probability, "aria-label": label }));
+function createCandidate([label, probability, logit]) {
+  return createShareBar(label, probability, `${formatNumber(logit, 2)} → `);
 }

@@ -1,17 +1,15 @@
 // Strings of the page in English and Chinese, in addition to those in strings.js. A section may have a file of its own.
 
-import { STRINGS as glossary } from "./glossary_strings.js";
-import { STRINGS as documents } from "./document_strings.js";
 import { STRINGS as overview } from "./overview_strings.js";
 import { STRINGS as prose } from "./prose_strings.js";
-import { STRINGS as quality } from "./quality_strings.js";
 import { stringsFor } from "./strings.js";
 import { STRINGS as training } from "./training_strings.js";
+import { STRINGS as translate } from "./translate_strings.js";
 import { STRINGS as view } from "./view_strings.js";
 import { STRINGS as why } from "./why_strings.js";
 
 /** Strings of single sections: {en: {...}, zh: {...}} each. The names of strings are unique. */
-const SECTION_STRINGS = [documents, glossary, overview, prose, quality, training, view, why];
+const SECTION_STRINGS = [overview, prose, training, translate, view, why];
 
 const STRINGS = {
   en: {

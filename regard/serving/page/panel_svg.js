@@ -1,6 +1,7 @@
 // A panel of the page as SVG: boxes and texts become shapes, so that the picture can be edited; canvases become images.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { SVG, createSvg } from "./dom.js";
+
 const BASELINE = 0.79; // of the height of a line of text
 const SHAPE_STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-weight", "font-family", "text-anchor"];
 
@@ -10,8 +11,8 @@ export function panelToSvg(panel) {
   try {
     const box = panel.getBoundingClientRect();
     const [width, height] = [Math.ceil(box.width), Math.ceil(box.height)];
-    const svg = shape("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
-    svg.append(shape("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }));
+    const svg = createSvg("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
+    svg.append(createSvg("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor }));
     drawElement(svg, panel, box);
     return new XMLSerializer().serializeToString(svg);
   } finally {
@@ -36,19 +37,13 @@ export async function svgToPng(text) {
   }
 }
 
-function shape(tag, attributes) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  return element;
-}
-
 function drawElement(svg, element, origin) {
   if (!element.checkVisibility({ visibilityProperty: true }) || element.matches(".stepper, .controls, .tool")) return;
   const style = getComputedStyle(element);
   const box = relativeBox(element.getBoundingClientRect(), origin);
   drawBox(svg, style, box);
   if (element.tagName === "CANVAS") {
-    svg.append(shape("image", { ...box, href: element.toDataURL(), preserveAspectRatio: "none" }));
+    svg.append(createSvg("image", { ...box, href: element.toDataURL(), preserveAspectRatio: "none" }));
   } else if (element.tagName === "METER") drawMeter(svg, element, style, box);
   else if (element.tagName === "svg") drawPicture(svg, element, box);
   else if (element.matches("input, select, textarea")) drawText(svg, element.selectedOptions?.[0]?.text ?? element.value, style, box);
@@ -69,7 +64,7 @@ function drawBox(svg, style, box) {
   const hasFill = isVisibleColour(style.backgroundColor);
   const hasLine = parseFloat(style.borderTopWidth) > 0 && isVisibleColour(style.borderTopColor);
   if (!hasFill && !hasLine) return;
-  svg.append(shape("rect", {
+  svg.append(createSvg("rect", {
     ...box, rx: Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.height / 2),
     fill: hasFill ? style.backgroundColor : "none", stroke: hasLine ? style.borderTopColor : "none",
   }));
@@ -78,8 +73,8 @@ function drawBox(svg, style, box) {
 function drawMeter(svg, meter, style, { x, y, width, height }) {
   const root = getComputedStyle(document.documentElement);
   const share = (meter.value - meter.min) / (meter.max - meter.min || 1);
-  svg.append(shape("rect", { x, y, width, height, rx: height / 2, fill: root.getPropertyValue("--line").trim() }));
-  svg.append(shape("rect", { x, y, width: round(width * share), height, rx: height / 2, fill: root.getPropertyValue("--selected").trim() }));
+  svg.append(createSvg("rect", { x, y, width, height, rx: height / 2, fill: root.getPropertyValue("--line").trim() }));
+  svg.append(createSvg("rect", { x, y, width: round(width * share), height, rx: height / 2, fill: root.getPropertyValue("--selected").trim() }));
 }
 
 /** Copy a picture with the styles that its shapes have on the page. */
@@ -113,7 +108,7 @@ function drawTextNode(svg, node, style, origin) {
 }
 
 function drawText(svg, text, style, { x, y, height }, indent = 6) {
-  const element = shape("text", {
+  const element = createSvg("text", {
     x: x + indent, y: round(y + height * BASELINE), fill: style.color, "font-size": style.fontSize, "font-family": style.fontFamily,
     "font-weight": style.fontWeight, "xml:space": "preserve",
   });

@@ -4,7 +4,7 @@ import { initialState, integer, text } from "./address.js";
 import { request } from "./api.js";
 import { create, createButton, createField, createSelect } from "./dom.js";
 import { HeadPanel } from "./head_panel.js";
-import { loadHeads, loadMap } from "./heads.js";
+import { defaultView, loadHeads, loadMap } from "./heads.js";
 import { createLineChart } from "./line_chart.js";
 import { createStepper } from "./stepper.js";
 
@@ -125,7 +125,7 @@ class Film {
     this.heads = await loadHeads(page.model.name, page.sentence, signal);
     const { views } = this.heads;
     if (!views.some(({ name }) => name === state.name)) {
-      Object.assign(state, { name: (views.filter(({ group }) => group === "cross").at(-1) ?? views[0]).name, head: 0 });
+      Object.assign(state, { name: defaultView(views).name, head: 0 });
     }
     const change = async (values) => {
       Object.assign(state, values);
