@@ -95,11 +95,12 @@ def summarise(rows: list[dict[str, float]]) -> dict[str, float]:
 
 def is_repeatable(translator: Translator, words: list[Any]) -> bool:
     """Return whether attributions are equal bit by bit in another order."""
-    orders = (words, words[::-1])
-    runs = [
-        {word: attribute_word(translator, s, word, target=t).source_scores for s, t, word, _ in each} for each in orders
-    ]
-    return all(np.array_equal(runs[0][word], runs[1][word]) for word in runs[0])
+
+    def attribute(order: list[Any]) -> dict[tuple[str, str], Any]:
+        return {(s, word): attribute_word(translator, s, word, target=t).source_scores for s, t, word, _ in order}
+
+    found, reversed_order = attribute(words), attribute(words[::-1])
+    return all(np.array_equal(found[key], reversed_order[key]) for key in found)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from tests.browser import Visit, launch_chromium
 SENTENCE = "Yesterday my older brother bought three books at the market and read them on the train."
 WORDS = SENTENCE.rstrip(".").split()  # one sentence, which the page does not divide
 MAX_SECONDS, MIN_FRAMES, MAX_VIEW_SECONDS = 2.0, 30.0, 1.0
-SECTIONS = ("overview", "translate", "attention", "arithmetic", "beam", "change", "positions")
+SECTIONS = ("overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions", "training")
 WATCH = """() => {
   performance.clearResourceTimings();
   performance.setResourceTimingBufferSize(1000);

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention
@@ -108,10 +107,3 @@ def record_flow(model: nn.Module) -> Iterator[Flow]:
                 handle = module.register_forward_hook(flow.record(name))
                 stack.callback(handle.remove)
         yield flow
-
-
-def strongest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the probabilities and indices of the most probable tokens of each position, (N, V) to twice (N, count)."""
-    probabilities = torch.softmax(logits.float(), -1)
-    values, indices = probabilities.topk(min(count, logits.shape[-1]), -1)
-    return values, indices

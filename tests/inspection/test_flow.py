@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.inspection.flow import record_flow, strongest
+from regard.inspection.flow import record_flow
 from regard.layers import ResidualBlock
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.swin import Swin, SwinConfig
@@ -67,9 +67,3 @@ def test_hooks_are_removed_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), record_flow(model):
         raise ZeroDivisionError
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_strongest_tokens_come_with_their_probabilities() -> None:
-    values, indices = strongest(torch.tensor([[0.0, 2.0, 1.0]]), 2)
-    assert indices.tolist() == [[1, 2]]
-    assert float(values[0, 0]) == pytest.approx(2.718281828**2 / (1 + 2.718281828 + 2.718281828**2), rel=1e-5)

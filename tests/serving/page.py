@@ -58,6 +58,11 @@ def page_url(
     assert server.stop() == 0
 
 
+def to_number(text: str) -> float:
+    """Return the number that a text of the page shows; it has a minus sign instead of a hyphen."""
+    return float(text.replace("−", "-"))
+
+
 class Page:
     """The opened page, with helpers to operate it."""
 

@@ -177,7 +177,7 @@ def test_comparison_is_beside_the_selected_head_and_shows_the_difference(page: P
     assert page.page.locator(".comparisons .legend span").first.text_content() == "0"  # no difference from itself
     page.page.locator(".comparisons").locator("select").nth(2).select_option("1")
     page.wait_until(lambda: "head 1 −" in title.text_content())
-    assert page.page.locator(".comparisons .legend span").first.text_content().startswith("-")
+    assert page.page.locator(".comparisons .legend span").first.text_content().startswith("−")
     page.page.locator(".comparisons").get_by_label("Model").select_option("narrow")  # reads the same translation
     page.wait_until(lambda: (title.text_content() or "").startswith("narrow") and "−" in (title.text_content() or ""))
     assert "blue" in page.text(".comparisons .head-panel .hint")

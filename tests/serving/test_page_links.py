@@ -99,7 +99,7 @@ def show_an_iteration(page: Page) -> None:
     page.enter("They want tea and dogs", "translate")
     page.select_model("nat", "translate")
     page.open("beam")
-    page.page.get_by_label("Iterations").select_option("2")
+    page.page.get_by_role("combobox", name="Iterations").select_option("2")
     page.wait_until(lambda: page.page.locator("table.iterations tr").count() == 2)
     page.click("First step")
 

@@ -13,7 +13,7 @@ from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner
 from regard.serving.page_schemas import LensResponse, WhyResponse
 from regard.serving.views.text import MAX_POINTS
-from tests.serving.page import Page
+from tests.serving.page import Page, to_number
 
 SENTENCE = "I love apples"
 
@@ -56,8 +56,8 @@ def test_chosen_word_is_explained(page: Page, trained_run: Path) -> None:
     page.wait_until(lambda: page.text(".why-question") == "Why 苹果?")
     sides = page.page.locator(".why-side")
     assert sides.nth(0).locator("tbody th").all_text_contents() == ["I", "love", "apples"]
-    numbers = [text.replace("−", "-") for text in sides.nth(0).locator(".number").all_text_contents()[::2]]
-    assert [float(number) for number in numbers] == pytest.approx(expected.source_scores.tolist(), abs=0.02)
+    numbers = sides.nth(0).locator(".number").all_text_contents()[::2]
+    assert [to_number(number) for number in numbers] == pytest.approx(expected.source_scores.tolist(), abs=0.02)
     assert sides.nth(1).locator("tbody th").all_text_contents() == ["我", "喜欢"]
     assert page.text(".next-token") == "苹果"
     assert page.page.locator(".chosen-position").first.text_content() == "苹果"

@@ -214,7 +214,9 @@ def test_scaling_scores_towards_zero_makes_attention_uniform(translator: regard.
 
 def test_positions_are_most_similar_to_themselves(runner: TranslationRunner) -> None:
     content, arrays = unpack(view_positions(runner.translator.model, {"length": 16}))
-    assert len(content["encodings"]) == 2  # of the source and the target
+    assert [encoding["name"] for encoding in content["encodings"]] == [
+        "source_embedding.positions, target_embedding.positions"
+    ]
     assert arrays["encoding0"].shape[0] == 16
     assert np.diag(arrays["similarity0"]) == pytest.approx(1, abs=1e-3)
 

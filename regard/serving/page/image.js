@@ -47,8 +47,9 @@ async function show(container, page, signal) {
 /** Show the classes and the attention of the whole image, or of the selected patch. */
 async function showImage(results, page, signal) {
   const { strings } = page;
-  const packet = await request("inspect/image", imageForm({ model: page.model.name, patch: state.patch }), signal);
-  if (signal.aborted) return;
+  const { patch: index } = state;
+  const packet = await request("inspect/image", imageForm({ model: page.model.name, patch: index }), signal);
+  if (signal.aborted || index !== state.patch) return; // another patch has been selected meanwhile
   const { content, arrays } = packet;
   const attention = create("section", { class: "card" }, create("h2", { text: strings.attention }));
   const classes = create("section", { class: "card" },
@@ -60,7 +61,7 @@ async function showImage(results, page, signal) {
   const hadFocus = results.contains(document.activeElement);
   results.replaceChildren(create("div", { class: "classification" }, classes, attention));
   const columns = content.grid[1];
-  const patch = state.patch === null ? null : [Math.floor(state.patch / columns), state.patch % columns];
+  const patch = index === null ? null : [Math.floor(index / columns), index % columns];
   const selectPatch = (cell) => {
     state.patch = cell && cell[0] * columns + cell[1];
     page.saveView({ replace: true });

@@ -1,5 +1,7 @@
-// Section "attention" of image models: the heads of every layer as matrices over patches.
+// Sections "attention" and "arithmetic" of image models: the heads of every layer as matrices over patches, and the attention
+// of one patch step by step.
 
+import { showArithmetic } from "./arithmetic.js";
 import { AttentionSection, section as attention } from "./attention.js";
 import { create, createField } from "./dom.js";
 import { loadImageHeads } from "./heads.js";
@@ -27,5 +29,17 @@ export async function showImageAttention(container, page, signal) {
     return create("div", { class: "card" }, createField(strings.windowOfPatch, input));
   };
   container.append(createDropZones(page, redraw), results);
+  await draw();
+}
+
+export async function showImageArithmetic(container, page, signal) {
+  const card = create("section", { class: "card" });
+  const draw = async () => {
+    if (!selectedFiles.length) return;
+    const heads = await loadImageHeads(page.model.name, null, signal);
+    if (!signal.aborted) await showArithmetic(card, page, heads, signal);
+  };
+  container.append(createDropZones(page, () => draw().catch((error) => page.showError(error))), card);
+  card.append(create("p", { class: "hint", text: page.strings.selectImage }));
   await draw();
 }

@@ -68,7 +68,7 @@ function createCandidate({ iterations }, page, state, signal) {
     return create("tr", {}, create("th", { text: strings.iteration(number + 1) }), ...cells);
   });
   const table = create("table", { class: "iterations" }, create("tbody", {}, ...rows));
-  const parts = [createScroller("scroll", strings.iterations, table), createLegend(scale, strings)];
+  const parts = [createScroller("scroll", strings.searchTitle, table), createLegend(scale, strings)];
   if (iterations.length === 1) {
     return [readout, ...parts, create("p", { class: "hint", text: strings.singleIteration })];
   }

@@ -59,6 +59,7 @@ export function drawOverlay(image, { map = null, patchSize = [1, 1], side = LARG
  * from the first one if it is null.
  */
 export function makeSelectable(canvas, image, patchSize, [rows, columns], cell, select, label) {
+  let current = cell; // keys may follow each other before the picture has changed
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
@@ -67,7 +68,8 @@ export function makeSelectable(canvas, image, patchSize, [rows, columns], cell, 
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!step) return;
     event.preventDefault();
-    select([moveIndex(cell?.[0], step[0], rows), moveIndex(cell?.[1], step[1], columns)]);
+    current = [moveIndex(current?.[0], step[0], rows), moveIndex(current?.[1], step[1], columns)];
+    select(current);
   });
 }
 

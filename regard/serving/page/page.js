@@ -1,6 +1,6 @@
 // The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
-import { choice as choiceParameter, formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
+import { choice, formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
 import { request, setApiKey, setErrorStrings } from "./api.js";
 import { create, debounce } from "./dom.js";
 import { EXAMPLES } from "./image_examples.js";
@@ -8,23 +8,22 @@ import { OWN_IMAGE, selectExample, selectedImage } from "./image_files.js";
 import { pageStringsFor } from "./page_strings.js";
 import { showProgress } from "./progress.js";
 import { FIRST_SECTIONS, SECTIONS } from "./sections.js";
+import { SentenceChooser, WHOLE } from "./sentence_chooser.js";
 import { showSideBySide } from "./side_by_side.js";
 import { initialLanguage, switchLanguage } from "./strings.js";
 import { watchTheme } from "./theme.js";
 import { fillToolbar } from "./toolbar.js";
 import { STOPS, modelOfStop, showStop } from "./tour.js";
-import { getSentences } from "./translations.js";
 
 const DEFAULT_TEXT = "I love apples";
-const WHOLE = -1;
-/** Parts of the address that all sections share. The sentence WHOLE means the whole text as one sequence. */
+/** Parts of the address that all sections share. */
 const PARAMETERS = {
   model: textParameter(),
   second: textParameter(),
   text: textParameter(DEFAULT_TEXT),
   sentence: integer(0, WHOLE, 9999),
   tour: integer(null, 1, STOPS.length),
-  image: choiceParameter([...EXAMPLES, OWN_IMAGE]),
+  image: choice([...EXAMPLES, OWN_IMAGE]),
 };
 const ALWAYS = ["model", "text"];
 const element = (id) => document.getElementById(id);
@@ -57,8 +56,10 @@ const page = {
   showError: (error) => showError(error),
 };
 let openSection = SECTIONS[0];
-/** Index of the chosen sentence of `text`, or WHOLE. */
-let choice = { text: null, index: 0 };
+const chooser = new SentenceChooser(element("sentences"), () => {
+  saveView();
+  show();
+});
 let openRequests = new AbortController();
 /** The last address that was written or read. */
 let shownAddress = null;
@@ -87,7 +88,7 @@ async function show() {
     const reason = (page.second ? "" : whyUnavailable(openSection)) || (isText && !page.text.trim() ? page.strings.blank : "");
     if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
     else {
-      if (isText) await splitText(signal);
+      if (isText) page.sentence = await chooser.show(page, signal);
       else await selectLinkedImage();
       const prose = page.strings.prose[openSection.id]?.(page.model);
       if (prose) container.append(create("p", { class: "prose", text: prose }));
@@ -114,33 +115,6 @@ async function showModels(container, signal) {
   await showSideBySide(container, [page, other], openSection, reasonOf, signal);
 }
 
-/** Split the text into sentences and select one; show them if there are several, and a warning about long ones. */
-async function splitText(signal) {
-  const { text, strings } = page;
-  const { sentences, longest, source_language_warning: expected } = await getSentences(page.model.name, text, signal);
-  if (signal.aborted) return;
-  if (choice.text !== text) choice = { text, index: 0 };
-  choice.index = Math.max(WHOLE, limit(strings.sentenceField, choice.index, sentences.length));
-  page.sentence = sentences[choice.index]?.text ?? text.trim();
-  const isUnusual = ({ tokens }) => longest !== null && tokens > longest;
-  const long = sentences.filter((sentence) => isUnusual(sentence) || sentence.divided);
-  const chooser = element("sentences");
-  chooser.replaceChildren();
-  if (sentences.length > 1) {
-    const labels = sentences.map((one, i) => `${i + 1}${long.includes(one) ? " ⚠" : ""}  ${one.text}`);
-    chooser.append(...labels.map(createChoice), createChoice(strings.oneSequence, WHOLE));
-  }
-  if (long.length) {
-    const limit = long.some(isUnusual) ? longest : null;
-    chooser.append(create("p", { class: "warning", text: strings.longSentences(long.length, limit) }));
-  }
-  if (expected) {
-    const name = new Intl.DisplayNames([page.language], { type: "language" }).of(expected);
-    chooser.append(create("p", { class: "warning language", text: strings.otherLanguage(name) }));
-  }
-  chooser.hidden = !chooser.children.length;
-}
-
 /** Select the example image that the address names. A user's own image is not part of an address. */
 async function selectLinkedImage() {
   const image = linkedImage;
@@ -150,16 +124,6 @@ async function selectLinkedImage() {
   const current = selectedImage(page.model);
   const example = image && image !== OWN_IMAGE ? image : current;
   if (EXAMPLES.includes(example)) await selectExample(example, isPair); // also if a second view is needed now
-}
-
-function createChoice(label, index) {
-  const select = () => {
-    choice.index = index;
-    saveView();
-    show();
-  };
-  const isChosen = String(index === choice.index);
-  return create("button", { class: "choice", text: label, "aria-pressed": isChosen, on: { click: select } });
 }
 
 /** Return why the model does not support a section, or an empty string if it does. */
@@ -276,8 +240,8 @@ function goToStop(number) {
 /** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */
 function saveView({ replace = false } = {}) {
   if (!page.model) return;
-  const index = choice.text === page.text ? choice.index : 0;
-  const shared = { model: page.model.name, second: page.second?.name, text: page.text, sentence: index, tour: tourStop, image: selectedImage(page.model) };
+  const sentence = chooser.indexIn(page.text);
+  const shared = { model: page.model.name, second: page.second?.name, text: page.text, sentence, tour: tourStop, image: selectedImage(page.model) };
   const { parameters = {}, state = {} } = openSection;
   const address = formatAddress(openSection.id, [[PARAMETERS, shared], [parameters, state]], ALWAYS);
   if (address === shownAddress) return;
@@ -310,7 +274,7 @@ function readAddress() {
     element("model").value = page.model.name;
     selectSecond(shared.second);
     element("text").value = shared.text;
-    choice = { text: element("text").value, index: shared.sentence };
+    chooser.choose(element("text").value, shared.sentence);
     linkedImage = shared.image;
     tourStop = shared.tour;
     if (!section) openSection = defaultSection();

@@ -8,7 +8,7 @@ const CACHE_SIZE = 12;
 const translations = new Map();
 const sentences = new Map();
 
-/** Return {sentences: [{text, tokens, divided}], longest}; `longest` are the tokens of the longest training source. */
+/** Return the response of inspect/sentences. */
 export function getSentences(model, text, signal) {
   return cached(sentences, [model, text], () => request("inspect/sentences", { model, text }, signal));
 }

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.config import DecodingSettings
-from regard.inspection.flow import Flow, record_flow, strongest
+from regard.inspection.flow import Flow, record_flow
 from regard.inspection.probe import AttentionRecord, probe
 from regard.inspection.translation import check_not_blank, record_translation
 from regard.inspection.words import label_tokens
@@ -155,7 +155,7 @@ def _patch_labels(tokens: int, prefix: int) -> list[str]:
 
 def _candidates(translator: Translator, logits: Tensor) -> list[list[tuple[str, float, float]]]:
     """Return the label, the probability and the logit of the most probable tokens of every position."""
-    probabilities, indices = strongest(logits, CANDIDATES)
+    probabilities, indices = torch.softmax(logits.float(), -1).topk(min(CANDIDATES, logits.shape[-1]), -1)
     rows = []
     for position, (row, values) in enumerate(zip(indices.tolist(), probabilities.tolist(), strict=True)):
         labels = label_tokens(translator.vocabularies.target, row, translator.model.config)
