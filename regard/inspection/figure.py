@@ -1,7 +1,6 @@
 """Draw a scene as a static figure (PNG or SVG): the alignment, and below it every head of every layer."""
 
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from regard.inspection.fonts import save_figure
 from regard.inspection.scene import Floats, Group, Scene, View
-from regard.inspection.words import replace_unprintable
+from regard.inspection.words import display_width, replace_unprintable
 
 # A single hue whose lightness carries the value, which survives grey print and colour blindness.
 COLOUR_MAP = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])
@@ -93,17 +92,13 @@ def _label_height(view: View, scene: Scene) -> float:
     labels = scene.labels[view.columns]
     if len(labels) > MAX_LABELS:
         return 0.1
-    return 0.07 * max(sum(1 + _is_wide(char) for char in _shorten(label)) for label in labels)
+    return 0.07 * max(display_width(_shorten(label)) for label in labels)
 
 
 def _wrap(text: str, width: int) -> str:
     """Wrap a text to at most three lines of about `width` Latin or half as many East Asian characters."""
-    width = width // 2 if any(map(_is_wide, text)) else width
+    width = width // 2 if display_width(text) > len(text) else width
     return textwrap.fill(replace_unprintable(text), width, max_lines=3, placeholder=" …")
-
-
-def _is_wide(character: str) -> bool:
-    return unicodedata.east_asian_width(character) in "WF"
 
 
 def _shorten(label: str) -> str:

@@ -56,6 +56,11 @@ def replace_unprintable(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def display_width(text: str) -> int:
+    """Return the width of a text in Latin characters; East Asian characters are twice as wide."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
+
+
 def continues_word(tokens: Sequence[str]) -> list[bool]:
     """Return for each token whether it continues the word of the token before it.
 

@@ -19,7 +19,7 @@ from regard.inspection.explain.lens import record_states
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
 from regard.inspection.explain.target_word import TargetWord, Tokens, check_explainable, choose_alternative, choose_word
 from regard.inspection.translation import check_not_blank
-from regard.inspection.words import label_tokens
+from regard.inspection.words import display_width, label_tokens
 from regard.models.transformer import Transformer
 
 Floats = npt.NDArray[np.floating]
@@ -70,10 +70,15 @@ class PatchingMap:
             f"for the other; share of the difference that one state restores"
         ]
         for stack, labels, shares in (("encoder", self.source, self.encoder), ("decoder", self.prefix, self.decoder)):
-            lines.append(f"  {stack}  {'  '.join(labels)}")
+            widths = [max(5, display_width(label)) for label in labels]
+            header = "".join(
+                " " * (2 + width - display_width(label)) + label for label, width in zip(labels, widths, strict=True)
+            )
+            lines.append(f"  {stack:11}{header}")
             names = ["embedding", *(f"layer {layer}" for layer in range(len(shares) - 1))]
-            rows = zip(names, shares, strict=True)
-            lines += [f"    {name:9}  {'  '.join(f'{share:4.0%}' for share in row)}" for name, row in rows]
+            for name, row in zip(names, shares, strict=True):
+                numbers = "".join(f"  {share:{width}.0%}" for share, width in zip(row, widths, strict=True))
+                lines.append(f"    {name:9}{numbers}")
         return "\n".join(lines)
 
 
