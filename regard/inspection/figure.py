@@ -3,18 +3,20 @@
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
 from regard.inspection.fonts import save_figure
-from regard.inspection.scene import Floats, Group, Scene, View
 from regard.inspection.words import display_width, replace_unprintable
 
 # A single hue whose lightness carries the value, which survives grey print and colour blindness.
 COLOUR_MAP = LinearSegmentedColormap.from_list("paper to ink", ["#f7f9fc", "#a3c5e6", "#3a79be", "#082864"])
-TITLES: dict[Group, str] = {
+TITLES = {
     "cross": "cross-attention: each predicted token (rows) attends to the source (columns)",
     "decoder": "decoder self-attention: each predicted token (rows) attends to the decoder input (columns)",
     "encoder": "encoder self-attention: the source attends to itself",
@@ -24,13 +26,13 @@ MAX_LABELS = 48
 CELL_INCHES = 1.15
 
 
-def save_scene_figure(scene: Scene, out: Path) -> None:
+def save_scene_figure(scene: Any, out: Path) -> None:
     """Write the figure of a scene to a file whose suffix selects the format."""
     labels = (label for labels in scene.labels.values() for label in labels)
     save_figure(lambda: draw_figure(scene), [scene.source, scene.translation, *labels], out, dpi=160)
 
 
-def draw_figure(scene: Scene) -> Figure:
+def draw_figure(scene: Any) -> Figure:
     """Draw the alignment and all attention maps of a scene."""
     groups = [(group, [view for view in scene.views if view.group == group]) for group in TITLES]
     groups = [(group, views) for group, views in groups if views]
@@ -51,7 +53,7 @@ def draw_figure(scene: Scene) -> Figure:
     return figure
 
 
-def _draw_group(part: SubFigure, group: Group, views: Sequence[View], scene: Scene, columns: int) -> None:
+def _draw_group(part: SubFigure, group: str, views: Sequence[Any], scene: Any, columns: int) -> None:
     part.suptitle(TITLES[group], fontsize=9, color="#333333", x=0.01, ha="left")
     grid = part.subplots(len(views), columns, squeeze=False)
     for row, view in enumerate(views):
@@ -66,7 +68,9 @@ def _draw_group(part: SubFigure, group: Group, views: Sequence[View], scene: Sce
             axes.set_xlabel(f"layer {view.layer} · head {head}", fontsize=6, labelpad=1.5, color="#66707f")
 
 
-def _draw_map(axes: Axes, weights: Floats, rows: Sequence[str], columns: Sequence[str], font_size: int) -> None:
+def _draw_map(
+    axes: Axes, weights: npt.NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], font_size: int
+) -> None:
     signed = weights.min() < 0
     high = max(float(abs(weights).max()), 1e-9)
     low = -high if signed else 0.0
@@ -87,7 +91,7 @@ def _draw_map(axes: Axes, weights: Floats, rows: Sequence[str], columns: Sequenc
             label.set_rotation_mode("anchor")
 
 
-def _label_height(view: View, scene: Scene) -> float:
+def _label_height(view: Any, scene: Any) -> float:
     """Estimate the height of the rotated column labels in inches."""
     labels = scene.labels[view.columns]
     if len(labels) > MAX_LABELS:
