@@ -146,8 +146,7 @@ def attribute_word(
         x, neutral = score.embed(), score.baseline(baseline)
         path = integrate_gradients(score, x, neutral, tolerance, max_points)
         occluded = _occlude(score, x, neutral, groups, path.value) if occlusion else np.zeros(0)
-    by_token = path.attributions.sum(1)
-    scores = np.array([float(by_token[group].sum()) for group in groups])
+    scores = np.array([float(path.attributions[group].sum()) for group in groups])
     S = len(source.labels)
     return Attribution(
         chosen.label,
@@ -155,8 +154,10 @@ def attribute_word(
         chosen.start,
         source.labels,
         prefix.labels,
-        *np.split(scores, [S]),
-        *np.split(occluded, [S]),
+        source_scores=scores[:S],
+        prefix_scores=scores[S:],
+        source_occlusion=occluded[:S],
+        prefix_occlusion=occluded[S:],
         score=path.value,
         baseline=path.baseline,
         completeness_error=path.completeness_error,
