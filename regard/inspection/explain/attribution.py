@@ -139,9 +139,8 @@ def attribute_word(
         UserError: The word does not occur in the translation, or the model cannot be explained.
     """
     score, contrast_label = score_word(translator, sentence, word, contrast, target)
-    chosen = score.word
-    source, prefix = _word_groups(translator, chosen)
-    groups = [*source.tokens, *([len(chosen.source) + index for index in group] for group in prefix.tokens)]
+    source, prefix = _word_groups(translator, score.word)
+    groups = [*source.tokens, *([len(score.word.source) + index for index in group] for group in prefix.tokens)]
     with evaluation_mode(score.model):
         x, neutral = score.embed(), score.baseline(baseline)
         path = integrate_gradients(score, x, neutral, tolerance, max_points)
@@ -149,9 +148,9 @@ def attribute_word(
     scores = np.array([float(path.attributions[group].sum()) for group in groups])
     S = len(source.labels)
     return Attribution(
-        chosen.label,
+        score.word.label,
         contrast_label,
-        chosen.start,
+        score.word.start,
         source.labels,
         prefix.labels,
         source_scores=scores[:S],
