@@ -458,6 +458,12 @@ def methods_with_tensors(name: str) -> dict[str, str]:
     return found
 
 
+def test_examples_in_docstrings_are_sections() -> None:
+    """The site shows `Examples:` as code, but `Example:` as text, in which brackets may be taken for links."""
+    sources = {path.name: path.read_text("utf-8") for path in HOME.rglob("*.py")}
+    assert [name for name, text in sources.items() if re.search(r"^ *Example:$", text, re.M)] == []
+
+
 SIZE = r"(?:[\w·/+ ]+|\.\.\.)"
 SHAPE = rf"\({SIZE}(?:,|(?:, {SIZE})+)\)"
 WITHOUT_SHAPES = {"Objective.loss"}
