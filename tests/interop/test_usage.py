@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from regard.interop.export_model import FORMATS, export_model
 from regard.interop.import_model import import_model
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
+from tests.interop.snippets import run_without_regard
 
 ENGINES = {name: name for name in FORMATS} | {"huggingface": "transformers", "onnx": "onnxruntime"}
 ENGINES["argos"] = "argostranslate"
@@ -23,11 +22,7 @@ ENGINES["argos"] = "argostranslate"
 def run_snippet(folder: Path) -> str:
     """Run the program in README.md in a process that cannot import regard, and return its output."""
     (snippet,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
-    block = "import sys\nsys.modules['regard'] = None\n"
-    command = [sys.executable, "-c", block + snippet]
-    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return run_without_regard(snippet, folder)
 
 
 def require(name: str) -> None:
@@ -35,7 +30,8 @@ def require(name: str) -> None:
         pytest.skip(f"{ENGINES[name]} is not installed")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+# With ONNX, the next test translates with two tokenizers, which all formats load in the same way.
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "onnx"])
 def test_snippet_translates_like_regard(name: str, trained_run: Path, tmp_path: Path) -> None:
     require(name)
     export_model(trained_run, tmp_path / "out", name)
