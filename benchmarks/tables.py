@@ -20,6 +20,7 @@ from reports import (
     croco,
     decoding,
     domain,
+    experiments,
     glossary,
     headline,
     nat,
@@ -59,6 +60,17 @@ def of_confidence(language: str) -> dict[str, Writer]:
     return {name: of("confidence", partial(write, language=language)) for name, write in writers.items()}
 
 
+def of_experiments(language: str) -> dict[str, Writer]:
+    writers = {
+        "gradients": experiments.write_gradients,
+        "sharpness": experiments.write_sharpness,
+        "neighbours": experiments.write_neighbours,
+        "self-attention": experiments.write_self_attention,
+        "exposure-bias": experiments.write_exposure_bias,
+    }
+    return {name: of(f"experiments/{name}", partial(write, language=language)) for name, write in writers.items()}
+
+
 PAGES: dict[str, dict[str, Writer]] = {
     "README.md": {"results": HEADLINE},
     "docs/attention.md": {
@@ -89,6 +101,8 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/guides/confidence.md": of_confidence("en"),
     "docs/zh/guides/confidence.md": of_confidence("zh"),
     "docs/guides/glossary.md": {"results": of("glossary", glossary.write_glossary)},
+    "docs/experiments.md": of_experiments("en"),
+    "docs/zh/experiments.md": of_experiments("zh"),
     "docs/guides/domain.md": {"results": of("domain", domain.write_domain, otherwise="")},
     "docs/images.md": {
         "images": settings.write_images,

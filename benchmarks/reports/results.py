@@ -13,7 +13,7 @@ Writer = Callable[[], str]
 
 def of(name: str, write: Callable[[Result], str], otherwise: str = NOTHING) -> Writer:
     """A writer for one result; returns `otherwise` if there is none."""
-    return of_all([name], lambda found: write(found[name]), otherwise)
+    return of_all([name], lambda found: write(*found.values()), otherwise)
 
 
 def of_all(patterns: list[str], write: Callable[[dict[str, Result]], str], otherwise: str = NOTHING) -> Writer:

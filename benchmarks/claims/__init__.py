@@ -1,0 +1,1 @@
+"""The measurements of benchmarks/experiments.py: one module for each claim."""
