@@ -72,20 +72,22 @@ class Batcher:
         """Whether all workers are running."""
         return all(slot.worker.alive for slot in self._slots)
 
-    async def submit(self, jobs: Sequence[Job], client: str = "") -> list[Any]:
+    async def submit(self, jobs: Sequence[Job], client: str = "", seconds: float | None = None) -> list[Any]:
         """Return the results of all jobs, in order; see `stream`."""
-        return [result async for result in self.stream(jobs, client)]
+        return [result async for result in self.stream(jobs, client, seconds)]
 
-    async def stream(self, jobs: Sequence[Job], client: str = "") -> AsyncIterator[Any]:
+    async def stream(self, jobs: Sequence[Job], client: str = "", seconds: float | None = None) -> AsyncIterator[Any]:
         """Yield the results of all jobs, in order, as they become available. Closing the iterator drops the rest.
 
         Args:
             client: name of the client; clients take turns.
+            seconds: time in which all jobs are done; by default the deadline of the limits.
 
         Raises:
             ApiError: The queue is full, the deadline has passed, or a job failed.
         """
-        deadline = time.monotonic() + self._limits.deadline
+        seconds = self._limits.deadline if seconds is None else seconds
+        deadline = time.monotonic() + seconds
         request = self._enqueue(jobs, client)
         try:
             for queued in request.jobs:
@@ -93,7 +95,7 @@ class Batcher:
                     async with asyncio.timeout(deadline - time.monotonic()):
                         result = await queued.result
                 except TimeoutError:
-                    raise deadline_exceeded(self._limits.deadline) from None
+                    raise deadline_exceeded(seconds) from None
                 yield result
         finally:
             self._metrics.dropped.labels(self.info.name).inc(self._queue.remove(request))

@@ -187,10 +187,11 @@ async def _translate_sentences(
         for one in requests
     ]
     while True:
-        if time.monotonic() > deadline:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise deadline_exceeded(service.limits.file_seconds)
         try:
-            found: list[list[Translation]] = await service.run(request, model, jobs)
+            found: list[list[Translation]] = await service.run(request, model, jobs, remaining)
         except ApiError as error:
             if error.reason != "overload":
                 raise

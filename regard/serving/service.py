@@ -161,9 +161,11 @@ class Service:
             for document in documents
         ]
 
-    async def run(self, request: Request, model: ServedModel, jobs: Sequence[Job]) -> list[Any]:
+    async def run(
+        self, request: Request, model: ServedModel, jobs: Sequence[Job], seconds: float | None = None
+    ) -> list[Any]:
         """Return the results of the jobs of a request. If the client disconnects, they are dropped."""
-        task = asyncio.ensure_future(model.batcher.submit(jobs, request.state.client))
+        task = asyncio.ensure_future(model.batcher.submit(jobs, request.state.client, seconds))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
