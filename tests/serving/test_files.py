@@ -133,6 +133,11 @@ def test_wrong_requests_are_rejected(client: Any, fields: dict[str, Any], messag
     assert (response.status_code, message in response.json()["error"]) == (400, True), response.text
 
 
+def test_half_a_character_in_an_untranslated_text_is_replaced(client: Any) -> None:
+    response = send(client, rb'{"a": "\ud800 word"}', "a.json")
+    assert response.json()["untranslated"] == [{"where": "$.a", "text": "? word", "reason": "lone surrogate"}]
+
+
 def test_requests_without_a_file_are_rejected(client: Any) -> None:
     form = {"source": "en", "target": "zh"}
     assert client.post("/translate_file", json=form).json()["error"].startswith("Invalid request: send a form")

@@ -8,6 +8,8 @@ from typing import Protocol
 from regard.data.documents.characters import Characters
 from regard.data.documents.marked_text import Code, MarkedText, Part
 
+SHOWN = 80
+"""Characters of an untranslated text in a report."""
 Write = Callable[[Sequence[Part]], Code | None]
 """Converts a translated segment to the text of the file, which may contain ranges of the source; None if impossible."""
 
@@ -19,6 +21,12 @@ class Untranslated:
     where: str
     text: str
     reason: str
+
+    @classmethod
+    def of(cls, where: str, text: str, reason: str) -> "Untranslated":
+        """Return the beginning of a text on one line. Halves of characters, which JSON cannot contain, are replaced."""
+        shown = " ".join(text.split())[:SHOWN]
+        return cls(where, shown.encode("utf-8", "replace").decode("utf-8"), reason)
 
 
 @dataclass
@@ -72,7 +80,7 @@ class TextFile:
 
     def skip(self, where: str, text: str, reason: str) -> None:
         """Report text that is not translated."""
-        self.untranslated.append(Untranslated(where, " ".join(text.split())[:80], reason))
+        self.untranslated.append(Untranslated.of(where, text, reason))
 
     def render(self, translations: Mapping[int, Sequence[Part]]) -> bytes:
         return self.characters.encode(self.render_text(translations))

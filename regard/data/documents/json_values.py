@@ -13,8 +13,8 @@ from regard.errors import UserError
 from regard.runtime import one_line, parse_json
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
-IDENTIFIER = re.compile(r"(?=[^ ]*[\d_./\\#@:=&?-])[\w./\\#@:=&?%~+-]*|[a-z]+(?:[A-Z][a-z0-9]*)+|#[0-9a-fA-F]{3,8}")
-"""Values that are names rather than text: paths, colours, dates, snake_case and camelCase."""
+IDENTIFIER = re.compile(r"(?=\S*[\d_./\\#@:=&?^$|])[!-;=-~]+|[a-z]+(?:[A-Z][a-z0-9]*)+|[a-z]+(?:-\w+)+")
+"""Values that are names rather than text: paths, colours, dates, regular expressions, snake_case and camelCase."""
 
 
 def parse(data: bytes, name: str, key: str | None = None) -> TextFile:
@@ -59,7 +59,7 @@ def _reason(text: str, path: Sequence[str | int], key: str | None) -> str | None
         return "ICU message"
     if not has_words(text, find_placeholders(text)):
         return "no words"
-    return "looks like an identifier" if key is None and IDENTIFIER.fullmatch(text) else None
+    return "looks like an identifier" if key is None and IDENTIFIER.fullmatch(text.rstrip(".:?!")) else None
 
 
 def _values(text: str) -> "list[tuple[tuple[str | int, ...], int, int]]":

@@ -52,25 +52,18 @@ def has_words(text: str, placeholders: Sequence[Range] = ()) -> bool:
 
 
 def keeps(translation: str, placeholders: Sequence[str]) -> bool:
-    """Return whether a translation contains each placeholder as often as the source, positional ones in their order."""
-    rest, order = translation, []
-    for placeholder, count in sorted(Counter(placeholders).items(), key=lambda item: -len(item[0])):
-        if rest.count(placeholder) != count or _is_extended(rest, placeholder):
+    """Return whether a translation contains exactly these placeholders, and positional ones in their order."""
+    rest = translation
+    for placeholder in sorted(placeholders, key=len, reverse=True):
+        if PLACEHOLDER.fullmatch(placeholder):
+            continue
+        if placeholder not in rest:  # protected text, such as code, which may contain placeholders
             return False
-        if POSITIONAL.fullmatch(placeholder):
-            order += [(match.start(), placeholder) for match in re.finditer(re.escape(placeholder), rest)]
-        rest = rest.replace(placeholder, "\0" * len(placeholder))
-    positional = [placeholder for placeholder in placeholders if POSITIONAL.fullmatch(placeholder)]
-    return [placeholder for _, placeholder in sorted(order)] == positional and not PLACEHOLDER.search(rest)
-
-
-def _is_address(placeholder: str) -> bool:
-    return placeholder.startswith(("http", "www.")) or "@" in placeholder[1:-1]
-
-
-def _is_extended(text: str, placeholder: str) -> bool:
-    """Return whether letters follow an address, which would then be part of it."""
-    return _is_address(placeholder) and re.search(re.escape(placeholder) + r"[\w/@]", text) is not None
+        rest = rest.replace(placeholder, "\0" * len(placeholder), 1)
+    found = PLACEHOLDER.findall(rest)
+    expected = [placeholder for placeholder in placeholders if PLACEHOLDER.fullmatch(placeholder)]
+    in_order = [list(filter(POSITIONAL.fullmatch, some)) for some in (found, expected)]
+    return Counter(found) == Counter(expected) and in_order[0] == in_order[1]
 
 
 class Reduced:
@@ -104,8 +97,9 @@ class Reduced:
         shifts: list[tuple[int, int]] = []  # position in the translation, length of what stands before it
         for place, (start, stop) in places:
             before, placeholder = translation[position:place], self._sentence[start:stop]
-            left = self._space(start - 1, placeholder, placeholder[0], translation[:place][-1:])
-            right = self._space(stop, placeholder, placeholder[-1], translation[place : place + 1])
+            beside = self._sentence[:start][-1:], self._sentence[stop : stop + 1]
+            left = self._separate(placeholder, beside[0], translation[:place][-1:], is_after=False)
+            right = self._separate(placeholder, beside[1], translation[place : place + 1], is_after=True)
             length += len(before)
             inserted = length + len(left)
             restored.append(AlignedSpan((start, stop), (inserted, inserted + len(placeholder))))
@@ -137,18 +131,20 @@ class Reduced:
                 end -= 1
         return end
 
-    def _space(self, index: int, placeholder: str, edge: str, neighbour: str) -> str:
-        """Return what separates a placeholder from a character of the translation: a space or nothing.
+    def _separate(self, placeholder: str, beside: str, neighbour: str, is_after: bool) -> str:
+        """Return what separates a placeholder from the character next to it in the translation: a space or nothing.
 
         Args:
-            index: Place in the sentence of the character beside the placeholder.
             placeholder: The placeholder.
-            edge: Outer character of the placeholder.
-            neighbour: Character of the translation.
+            beside: Character next to it in the sentence.
+            neighbour: Character next to it in the translation.
+            is_after: Whether these follow the placeholder.
         """
-        if not neighbour.isalnum():
+        if not neighbour or neighbour.isspace():
             return ""
-        if "\u3000" <= neighbour <= "\u9fff":  # written without spaces, but an address would include it
-            return " " if _is_address(placeholder) else ""
-        beside = self._sentence[index] if 0 <= index < len(self._sentence) else ""
-        return " " if beside == " " or edge.isalnum() else ""
+        joined = placeholder + neighbour if is_after else neighbour + placeholder
+        if PLACEHOLDER.fullmatch(placeholder) and PLACEHOLDER.findall(joined) != [placeholder]:
+            return " "  # such as an address, which would include the character
+        if not neighbour.isalnum() or "\u3000" <= neighbour <= "\u9fff":  # punctuation, or written without spaces
+            return ""
+        return "" if beside.isalnum() and not placeholder[-1 if is_after else 0].isalnum() else " "

@@ -172,7 +172,7 @@ def explain(segment: Segment, result: TranslatedSegment) -> list[Untranslated]:
     reason = result.reason or (None if result.sentences else "no words")
     texts = [] if reason is None else [(segment.content.text, reason)]
     texts += [(sentence, "the model adds a placeholder") for sentence in result.kept]
-    return [Untranslated(segment.where, " ".join(text.split())[:80], why) for text, why in texts]
+    return [Untranslated.of(segment.where, text, why) for text, why in texts]
 
 
 def align_by_length(source: str, target: str) -> list[AlignedSpan]:

@@ -1,5 +1,6 @@
 """Round trips of documents: structure, placeholders and untouched parts stay; the file opens in its own library."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from regard import Translator
 from regard.data.documents.document import Document, TextFile
 from regard.data.documents.formats import FORMATS, find_format, parse_document
+from regard.data.documents.placeholders import keeps
 from regard.data.documents.segment_translation import AlignedTranslation
 from regard.errors import UserError
 from regard.pipelines.translate_document import translate_document, translate_with
@@ -166,6 +168,45 @@ def test_sentences_to_which_the_model_adds_a_placeholder_stay_in_the_source_lang
     data, report = translate_document(document, lambda requests: [AlignedTranslation("%s {x}") for _ in requests])
     assert data == b"I love apples.\n"
     assert [(one.where, one.reason) for one in report.untranslated] == [("line 1", "the model adds a placeholder")]
+
+
+@pytest.mark.parametrize(
+    ("translation", "kept"),
+    [
+        ("see https://a.org/x (now) {n}", True),
+        ("see https://a.org/x(now) {n}", False),
+        ("see https://a.org/x在 {n}", False),
+        ("see https://a.org/x (now) ${n}", False),
+        ("see https://a.org/x (now)", False),
+    ],
+)
+def test_placeholders_are_compared_as_they_are_read(translation: str, kept: bool) -> None:
+    assert keeps(translation, ["https://a.org/x", "{n}"]) == kept
+
+
+def test_placeholders_are_separated_from_what_would_become_part_of_them() -> None:
+    document = parse_document(b"https://a.org/x (see) it.\nWe buy {n}.\n", "a.txt")
+    assert translate_document(document, reverse)[0] == b"IT. https://a.org/x (SEE)\n{n}. BUY wE\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_text"),
+    [
+        ("Loading...", True),
+        ("Really?", True),
+        ("Sign-in", True),
+        ("有3个苹果", True),
+        ("<b>Hello</b>", True),
+        ("my-button", False),
+        ("iconHome", False),
+        ("zh-Hans", False),
+        ("v1.2", False),
+        (r"^([\p{L}]*)$", False),
+    ],
+)
+def test_values_that_are_names_are_not_translated(value: str, is_text: bool) -> None:
+    document = parse_document(json.dumps([value]).encode(), "a.json")
+    assert (len(document.segments), len(document.untranslated)) == (is_text, not is_text)
 
 
 def test_the_report_lists_what_is_not_translated() -> None:
