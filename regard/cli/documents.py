@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -81,6 +82,7 @@ def translate(
         column: Column of a CSV file.
     """
     from regard.data.text.sentences import LengthWarnings
+    from regard.data.text.source_language import warn_of_other_language
     from regard.pipelines.translate_document import Journal, translate_document, translate_with
 
     if output.exists():  # with --resume
@@ -91,7 +93,10 @@ def translate(
     translator.resolve_settings(settings)  # rejects invalid settings before the journal is written
     languages = ("", "") if translator.languages == ("source", "target") else translator.languages
     document = parse_document(data, str(source), format, languages, key=key, column=column)
+    texts = (segment.content.text for segment in document.segments)
+    deque(warn_of_other_language(texts, translator.languages[0], "text"), maxlen=0)
     depends_on = {"settings": settings.model_dump(mode="json"), **conditions, "model": _describe(runs)}
+    depends_on |= {"languages": list(translator.languages)}
     journal = Journal(output.with_name(f"{output.name}.journal"), depends_on)
     if journal.discarded:
         typer.echo(f"regard: {journal.path} belongs to another model or other options; starting again", err=True)

@@ -13,7 +13,9 @@ from regard.cli.classify import check_readable
 from regard.cli.options import (
     SAMPLING_OPTIONS,
     Device,
+    FromLanguage,
     SearchOptions,
+    ToLanguage,
     add_search_options,
     check_file_name,
     reject_options,
@@ -44,6 +46,8 @@ def evaluate(
         bool, typer.Option("--split-sentences", help="translate lines sentence by sentence, as regard translate does")
     ] = False,
     ter: Annotated[bool, typer.Option("--ter", help="also compute the translation edit rate")] = False,
+    from_language: FromLanguage = None,
+    to_language: ToLanguage = None,
     out: Annotated[Path | None, typer.Option(help="file for the translations")] = None,
     save: Annotated[bool, typer.Option(help="save the scores in scores.json of the model folder")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with every setting")] = False,
@@ -75,7 +79,8 @@ def evaluate(
     if paired and len(paths) == 1:
         raise UserError("--paired needs a second system's translations: give a model or a file of them in --against")
     sources, references = zip(*read_parallel(src, ref), strict=True)
-    systems = [System.open(path, choose_device(device)) for path in paths]
+    languages = from_language, to_language
+    systems = [System.open(path, choose_device(device), languages) for path in paths]
     settings += [search.settings(path) for path in paths[1:]]
     tokenisation = choose_tokenisation(tokenize, [system.language for system in systems], src, ref)
     metrics = Metrics(tokenisation=tokenisation, lowercase=lowercase, ter=ter)

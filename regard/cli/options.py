@@ -48,6 +48,12 @@ OutputMemory = Annotated[
 ]
 Engine = Annotated[str | None, typer.Option(help="regard, or ctranslate2 (often faster on CPU, fewer options)")]
 Precision = Annotated[str | None, typer.Option(help="float32 by default; bfloat16, int8 (CPU) or float16 (GPU)")]
+FromLanguage = Annotated[
+    str | None, typer.Option("--from", help="source language, for a model with several directions or --server")
+]
+ToLanguage = Annotated[
+    str | None, typer.Option("--to", help="target language, for a model with several directions or --server")
+]
 Input = Annotated[
     Path | None, typer.Option("--input", help="text, .tsv, .jsonl or .parquet; by default standard input")
 ]

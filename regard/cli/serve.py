@@ -8,6 +8,10 @@ import typer
 
 from regard.cli.options import Device, Engine, Precision, parse_key_values
 from regard.errors import UserError
+from regard.runtime import read_json
+
+CONFIGS = ("config.json", "regard.json")
+"""Configuration files of a model folder and of an export for CTranslate2."""
 
 
 def serve(
@@ -51,10 +55,13 @@ def serve(
 
     folders = _name_runs(runs)
     settings = parse_key_values("--search", search)
-    default_workers, default_threads = split_cores(len(folders))
+    directions = {name: _read_directions(folder) for name, folder in folders.items()}
+    default_workers, default_threads = split_cores(sum(len(pairs) or 1 for pairs in directions.values()))
+    options = device, threads or default_threads, settings, engine, precision
     requests = [
-        LoadRequest(name, folder, device, threads or default_threads, settings, engine, precision)
+        LoadRequest(f"{name}-{'-'.join(pair)}" if pair else name, folder, *options, pair)
         for name, folder in folders.items()
+        for pair in directions[name] or (None,)
     ]
     limits = Limits.parse(parse_key_values("--limit", limit), "--limit")
     config = ServingConfig(
@@ -77,6 +84,17 @@ def _check_networks(addresses: list[str]) -> list[str]:
         except ValueError:
             raise UserError(f"--proxy {address}: expected an IP address or a network such as 10.0.0.0/8") from None
     return addresses
+
+
+def _read_directions(run: Path) -> list[tuple[str, str]]:
+    """Return the directions that the configuration of a model lists; workers check the rest of it."""
+    for folder in (run, run / "best", run / "last"):
+        for name in CONFIGS:
+            if (folder / name).is_file():
+                values = read_json(folder / name)
+                pairs = values.get("directions") if isinstance(values, dict) else None
+                return [(str(pair[0]), str(pair[-1])) for pair in pairs or () if pair]
+    return []
 
 
 def _name_runs(runs: list[str]) -> dict[str, Path]:

@@ -77,8 +77,8 @@ def translate(
     precision: options.Precision = None,
     device: options.Device = "auto",
     server: Annotated[str | None, typer.Option(metavar="URL", help="server with LibreTranslate's API")] = None,
-    from_language: Annotated[str | None, typer.Option("--from", help="with --server: source language code")] = None,
-    to_language: Annotated[str | None, typer.Option("--to", help="with --server: target language code")] = None,
+    from_language: options.FromLanguage = None,
+    to_language: options.ToLanguage = None,
 ) -> None:
     """Translate texts given as arguments, the lines of a file or of standard input, or a document."""
     document = _choose_document(source, format, column) if source is not None else None
@@ -89,13 +89,12 @@ def translate(
         _check_server_options(context)
         _check_files(texts, source, key, output, resume)
         lines, total = (texts, len(texts)) if texts else options.read_input(source, key)
-        languages = (from_language, to_language)
+        languages = from_language, to_language
         translate_on_server(server, lines, total, output, resume, languages, _shows_progress(texts, output))
         return
     if run is None:
         raise UserError("translate needs a model folder or a training run, or --server with the address of one")
-    if from_language or to_language:
-        raise UserError("--from and --to need --server; a model has its own languages")
+    languages = from_language, to_language
     if document is not None and source is not None and not text:
         from regard.cli import documents
 
@@ -112,7 +111,7 @@ def translate(
         terms = _read_glossary(glossary)
 
         def load_with_terms() -> Translator:
-            translator = _load(run, others or (), device, engine, precision)
+            translator = _load(run, others or (), device, engine, precision).select(*languages)
             translator.glossary = terms
             _open_memories(translator, memory, memory_threshold, None, False)
             return translator
@@ -134,6 +133,7 @@ def translate(
         return
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
+    from regard.data.text.source_language import warn_of_other_language
     from regard.pipelines import translate_files as files
     from regard.pipelines.record_counts import Form, count_records
 
@@ -144,9 +144,10 @@ def translate(
     lines, total = (text, len(text)) if text else options.read_input(source, key)
     constraints = _parse_constraints(prefix, require or (), forbid or ())
     terms = _read_glossary(glossary)
-    translator = _load(run, others or (), device, engine, precision)
+    translator = _load(run, others or (), device, engine, precision).select(*languages)
     _check_settings(translator, settings, terms)
     new_memory = _open_memories(translator, memory, memory_threshold, output_memory, resume)
+    lines = warn_of_other_language(lines, translator.languages[0], "line")
     review = None if reject is None else _open_review(translator, output, reject, finished)
     with (
         nullcontext() if review is None else review,

@@ -57,13 +57,22 @@ class System:
     model: str | None
 
     @classmethod
-    def open(cls, path: Path, device: str | torch.device = "cpu") -> Self:
-        """Load a model folder, the best model of a run, or a file with one translation per line."""
+    def open(
+        cls, path: Path, device: str | torch.device = "cpu", languages: tuple[str | None, str | None] = (None, None)
+    ) -> Self:
+        """Load a model folder, the best model of a run, or a file with one translation per line.
+
+        Args:
+            path: The folder or file.
+            device: Device of the model.
+            languages: Source and target language of a model with several directions; see `Translator.select`.
+        """
         if path.is_file():
             return cls(path, list(read_lines(path)), None, None)
         folder = find_model_folder(path)
         check_input_type(folder, "text")  # rejects exports for other engines, whose scores would not be reproducible
-        return cls(path, Translator.load(folder, device=device), folder, fingerprint_model(folder))
+        translator = Translator.load(folder, device=device).select(*languages)
+        return cls(path, translator, folder, fingerprint_model(folder))
 
     @property
     def language(self) -> str | None:

@@ -74,7 +74,9 @@ def import_engine(
     vocabularies = find_tokenizers(folder, tokenizer, engine)
     model = Transformer(engine.config)
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in engine.state_dict.items()})
-    translator = Translator(model.eval(), vocabularies, languages or _read_languages(folder))
+    pairs = _read_directions(folder)
+    first = pairs[0] if pairs else UNKNOWN_LANGUAGES
+    translator = Translator(model.eval(), vocabularies, languages or first, directions=pairs if len(pairs) > 1 else ())
     count = sum(parameter.numel() for parameter in model.parameters())
     file = engine.file
     description = f"a Transformer of CTranslate2 (version {file.version}, {file.precision}) with {count:,} parameters"
@@ -269,12 +271,12 @@ def _check_tokens(vocabularies: Vocabularies, engine: EngineModel, where: Path) 
     return vocabularies
 
 
-def _read_languages(folder: Path) -> tuple[str, str]:
-    """Return the languages that an export of regard states."""
-    languages = read_optional_json(folder / FOREIGN_CONFIG).get("languages")
-    if isinstance(languages, list) and len(languages) == 2 and all(isinstance(code, str) for code in languages):
-        return languages[0], languages[1]
-    return UNKNOWN_LANGUAGES
+def _read_directions(folder: Path) -> list[tuple[str, str]]:
+    """Return the pairs of languages that an export of regard states."""
+    config = read_optional_json(folder / FOREIGN_CONFIG)
+    listed = config.get("directions") or [config.get("languages")]
+    pairs = [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
+    return [(source, target) for source, target in pairs if isinstance(source, str) and isinstance(target, str)]
 
 
 # Verification

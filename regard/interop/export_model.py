@@ -87,6 +87,8 @@ def export_model(
     with replace_folder(out) as temporary:
         if input_type == "text":
             translator = Translator.load(folder)
+            if translator.directions and to != "ctranslate2":
+                raise UserError(f"{run}: has several directions, which only --to ctranslate2 supports")
             longest = longest_input(translator.model.config, target_format.positions)
             sources = sample_sources(translator, texts, longest=longest)
             options = [quantization] if to in QUANTISABLE else []

@@ -56,6 +56,7 @@ class TranslationMetadata(Settings):
     """What the configuration file of a translation model states besides the architecture."""
 
     languages: tuple[str, str] = Field(("source", "target"), description="codes of the languages, such as en and zh")
+    directions: tuple[tuple[str, str], ...] = Field((), description="all pairs of languages, if there are several")
     longest_source: StrictInt | None = Field(None, gt=0, description="tokens of the longest training source")
     longest: StrictInt | None = Field(None, description="of an export: maximum number of tokens of either side")
     files: dict[str, Any] = Field({}, description="of an export: sizes and checksums of the other files")

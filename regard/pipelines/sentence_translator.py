@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
+from regard.data.text.languages import is_same_language, script_conversion
 from regard.data.text.sentences import Sentence, length_warning
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
@@ -96,8 +98,11 @@ class SentenceTranslator:
         generator: Generator | None = None,
         precision: Precision | None = None,
         longest_source: int | None = None,
+        directions: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.model, self.vocabularies, self.languages = model, vocabularies, languages
+        self.model, self.languages, self.directions = model, languages, tuple(directions)
+        self.vocabularies = vocabularies.with_language(languages[1]) if directions else vocabularies
+        self._own_languages = languages
         self.longest_source = longest_source
         self.models = [model, *others]
         if precision is not None and model.target_embedding.weight.is_cpu:
@@ -133,8 +138,11 @@ class SentenceTranslator:
                 raise UserError(f"{path}: its precision was chosen when it was exported; omit precision")
             model, vocabularies, metadata, generator = load_export(paths[0], device)
             _check_vocabulary_sizes(paths[0], model, vocabularies)
-            languages, longest_source = metadata.languages, metadata.longest_source
-            return cls(model, vocabularies, languages, generator=generator, longest_source=longest_source)
+            translator = cls(
+                model, vocabularies, metadata.languages, generator=generator, directions=metadata.directions
+            )
+            translator.longest_source = metadata.longest_source
+            return translator
         chosen = choose_precision(precision, device)
         folders = [find_model_folder(one) for one in paths]
         models, tokenizers, described = zip(*(_load_folder(folder, device) for folder in folders), strict=True)
@@ -144,10 +152,42 @@ class SentenceTranslator:
         if device.type != "cpu":  # on CPU, the precision applies to linear layers only
             for model in models:
                 model.to(getattr(torch, chosen))
-        translator = cls(models[0], tokenizers[0], described[0].languages, models[1:], precision=chosen)
+        languages, directions = described[0].languages, described[0].directions
+        translator = cls(models[0], tokenizers[0], languages, models[1:], precision=chosen, directions=directions)
         translator.longest_source = min((one.longest_source for one in described if one.longest_source), default=None)
         translator._folder = folders[0]
         return translator
+
+    # Directions
+
+    def select(self, source: str | None, target: str | None) -> Self:
+        """Return a translator with the same model and another direction.
+
+        Text is converted if the direction has the other script of Chinese, with the package opencc. Glossaries and
+        constraints then remain in the script of the model.
+
+        Args:
+            source: Code of the source language; by default that of the first direction to the target.
+            target: Code of the target language; by default that of the first direction from the source.
+
+        Raises:
+            UserError: The model does not have this direction.
+        """
+        pairs = self.directions or (self._own_languages,)
+        candidates = [((source or own[0], target or own[1]), own) for own in pairs]
+        fitting = [(codes, own) for codes, own in candidates if all(map(is_same_language, codes, own))]
+        if not fitting:
+            listed = ", ".join(" to ".join(pair) for pair in pairs)
+            raise UserError(
+                f"the model does not translate {source or 'any'} to {target or 'any'}; its directions are {listed}"
+            )
+        codes, own = min(fitting, key=lambda found: sum(map(bool, map(script_conversion, *found))))
+        selected = copy(self)
+        first, second = (a if script_conversion(a, b) else b for a, b in zip(codes, own, strict=True))
+        selected.languages = first, second
+        vocabularies = self.vocabularies.with_language(own[1]) if self.directions else self.vocabularies
+        selected.vocabularies = vocabularies.with_scripts(codes, own)
+        return selected
 
     # Settings
 

@@ -71,6 +71,7 @@ class Translator(SentenceTranslator):
         longest_source: Number of tokens of the longest source in the training data, without END; None if unknown.
         glossary: Terms with their translations, for all calls that are given no other glossary: a `Glossary`, a
             mapping, pairs, or the path of a .tsv file.
+        directions: Source and target language of every direction, if the model has several; see `select`.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class Translator(SentenceTranslator):
         precision: Precision | None = None,
         longest_source: int | None = None,
         glossary: GlossaryLike | None = None,
+        directions: Sequence[tuple[str, str]] = (),
     ) -> None:
-        super().__init__(model, vocabularies, languages, others, generator, precision, longest_source)
+        super().__init__(model, vocabularies, languages, others, generator, precision, longest_source, directions)
         self.glossary = to_glossary(glossary)
         self.memory: TranslationMemory | None = None
         self._quality: QualityEstimator | None = None
@@ -116,6 +118,12 @@ class Translator(SentenceTranslator):
         translator.glossary = terms
         return translator
 
+    def select(self, source: str | None, target: str | None) -> Self:
+        """Return a translator with the same model and another direction, or another script of Chinese."""
+        selected = super().select(source, target)
+        selected._quality = None
+        return selected
+
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Self:
         """Load a model folder: `load` under the name that model hubs use. Nothing is downloaded."""
@@ -138,7 +146,9 @@ class Translator(SentenceTranslator):
 
     def metadata(self) -> dict[str, Any]:
         """Return what the configuration file of a model folder states besides the architecture."""
-        return {"languages": list(self.languages), "longest_source": self.longest_source}
+        languages = self.directions[0] if self.directions else self._own_languages
+        values: dict[str, Any] = {"languages": list(languages), "longest_source": self.longest_source}
+        return values | ({"directions": list(map(list, self.directions))} if self.directions else {})
 
     def __call__(
         self,

@@ -31,6 +31,7 @@ class LoadRequest:
         search: changed search settings.
         engine: `"regard"` or `"ctranslate2"`; None selects the engine by the format of the folder.
         precision: precision of the weights, such as `"int8"`.
+        languages: source and target language of a model with several directions.
     """
 
     name: str
@@ -40,6 +41,7 @@ class LoadRequest:
     search: dict[str, Any] = field(default_factory=dict)
     engine: str | None = None
     precision: str | None = None
+    languages: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

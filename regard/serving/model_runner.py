@@ -109,7 +109,7 @@ class TranslationRunner(ModelRunner):
         device = choose_device(request.device)
         self.translator = translator = load_translator(
             request.run, device=device, engine=request.engine, precision=request.precision
-        )
+        ).select(*(request.languages or (None, None)))
         self.has_attention = translator.generator.has_attention
         self.operations = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
         if self.has_attention:

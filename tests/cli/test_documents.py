@@ -120,6 +120,23 @@ def test_an_interrupted_translation_continues(
     assert not journal.exists()
 
 
+def test_texts_in_another_language_are_reported_before_they_are_translated(
+    trained_run: Path, tmp_path: Path, command: Command
+) -> None:
+    source, output = tmp_path / "a.txt", tmp_path / "b.txt"
+    source.write_text("I love apples\n我喜欢苹果\n我喜欢苹果\n", encoding="utf-8")
+    warning = "regard: {} 2 is Chinese, not English, from which the model translates: '我喜欢苹果'\n"
+    result = command("translate", trained_run, "--input", source, "--output", output, "--format", "txt")
+    assert result.err.startswith(warning.format("text"))
+    assert command("translate", trained_run, "--input", source).err == warning.format("line")
+
+
+def test_the_direction_is_checked_and_the_script_is_converted(trained_run: Path, command: Command) -> None:
+    assert command("translate", trained_run, "I love apples", "--to", "zh-TW").out == "我喜歡蘋果\n"
+    result = command("translate", trained_run, "I love apples", "--from", "de")
+    assert result.error == "the model does not translate de to any; its directions are en to zh"
+
+
 def test_a_journal_of_other_options_is_not_used(
     trained_run: Path, talk: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,10 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from regard.runtime import import_optional
 
 # fmt: off
 LANGUAGE_NAMES = {
@@ -69,6 +72,29 @@ def language_of(tag: str) -> str:
     parts = tag.lower().replace("_", "-").split("-")
     prefixes = ("-".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((CODES[prefix] for prefix in prefixes if prefix in CODES), parts[0])
+
+
+def is_same_language(tag: str, other: str) -> bool:
+    """Return whether two tags name the same language in any region; both scripts of Chinese are the same language."""
+    languages = {language_of(tag), language_of(other)}
+    return len(languages) == 1 or languages == {"zh", "zt"}
+
+
+def script_conversion(source: str, target: str) -> str:
+    """Return the name in OpenCC of the conversion between two codes of Chinese, such as "s2t"; "" if none is needed."""
+    one, other = language_of(source), language_of(target)
+    if {one, other} != {"zh", "zt"}:
+        return ""
+    traditional = (source if one == "zt" else target).lower()
+    region = next((name for name in ("tw", "hk") if traditional.endswith(name)), "t")
+    return f"{region}2s" if one == "zt" else f"s2{region}"
+
+
+@cache
+def script_converter(conversion: str) -> Callable[[str], str]:
+    """Return a function that converts text between simplified and traditional Chinese."""
+    convert: Callable[[str], str] = import_optional("opencc", "chinese").OpenCC(conversion).convert
+    return convert
 
 
 def script_languages() -> frozenset[str]:

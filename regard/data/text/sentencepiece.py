@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from typing import Any, Literal
 import tokenizers
 
 from regard.data.text.subwords import SPACE_MARK
-from regard.data.text.tokenizer import Tokenizer, check_surrogates
+from regard.data.text.tokenizer import LANGUAGE_TOKEN, Tokenizer, check_surrogates
 from regard.errors import UserError
 from regard.runtime import import_optional, one_line, parse_json
 
@@ -21,8 +20,6 @@ MARIAN: SpecialTokens = {"pad": "<pad>", "bos": "<pad>", "eos": "</s>", "unk": "
 """Special tokens of Marian models, whose decoder starts from padding."""
 FILE_START = '{"sentencepiece":'
 """Beginning of a file written by `SentencePieceTokenizer.save`."""
-_LANGUAGE_TOKEN = re.compile(r">>[^<>\s]+<<")
-"""A token that selects the target language of a multilingual model, such as ">>de<<"."""
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -55,7 +52,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"{name}: damaged SentencePiece model ({one_line(error)})") from None
 
     def _decode_token(self, token: str) -> bytes:
-        if token in self._special.values() or _LANGUAGE_TOKEN.fullmatch(token):
+        if token in self._special.values() or LANGUAGE_TOKEN.fullmatch(token):
             return b""
         sentencepiece_id = self._processor.piece_to_id(token)
         if self._processor.is_byte(sentencepiece_id):
@@ -100,7 +97,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_continuation(self, text: str) -> list[int]:
         check_surrogates(text, "the text")
-        tokens = self._split(text)
+        tokens = self._split(self._convert(text))
         if tokens and tokens[0] == SPACE_MARK:
             del tokens[0]
         elif tokens and tokens[0].removeprefix(SPACE_MARK) in self._ids:
@@ -108,10 +105,8 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._ids.get(token, self._unknown) for token in tokens]
 
     def _encode(self, text: str) -> list[int]:
-        language = _LANGUAGE_TOKEN.match(text)
-        if language and language[0] in self._ids:
-            return [self._ids[language[0]], *self._encode(text[language.end() :])]
-        return [self._ids.get(token, self._unknown) for token in self._split(text)]
+        language, text = self._divide(text)
+        return [*language, *(self._ids.get(token, self._unknown) for token in self._split(text))]
 
     def _split(self, text: str) -> list[str]:
         tokens: list[str] = self._processor.encode(text, out_type=str)

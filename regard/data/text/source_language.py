@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from regard.data.text.languages import LANGUAGE_NAMES, detect_language, language_of, script_languages, script_share
+from regard.data.text.languages import (
+    LANGUAGE_NAMES,
+    detect_language,
+    language_name,
+    language_of,
+    script_languages,
+    script_share,
+)
 
 if TYPE_CHECKING:
     from regard.data.text.language_detection import ExpectedLanguage
@@ -16,6 +25,27 @@ MIN_LETTERS, MIN_SCRIPT_LETTERS = 20, 4
 """Letters of the shortest text that is identified, and of the shortest text whose script is examined."""
 MIN_PROBABILITY, MAX_EXPECTED = 0.95, 0.01
 """Probability of another language from which, and of the expected one up to which, a text is reported."""
+CHECKED = 200
+"""Number of texts at the beginning of a file that are checked before they are translated."""
+Text = TypeVar("Text", bound=str)
+
+
+def warn_of_other_language(texts: Iterable[Text], code: str, noun: str) -> Iterator[Text]:
+    """Yield texts; warn once if one of the first is not in the language of the model.
+
+    Args:
+        texts: The texts.
+        code: Code of the language.
+        noun: What a text is called in the warning, such as "line".
+    """
+    check, warned = SourceLanguageCheck(code), False
+    for number, text in enumerate(texts, 1):
+        if number <= CHECKED and not warned and (other := check.find_other(text)):
+            found = "not" if other == UNDETERMINED else f"{language_name(other)}, not"
+            about = f"{noun} {number} is {found} {language_name(check.code)}, from which the model translates"
+            logging.getLogger("regard").warning(f"{about}: {text[:60]!r}")
+            warned = True
+        yield text
 
 
 MIN_OWN_SHARE = 0.03

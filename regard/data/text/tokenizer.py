@@ -4,6 +4,7 @@ The `tokenizers` library learns and applies the subword units. This module fixes
 such as "<eos>" from being read as a special token, and decodes through bytes, so that any text survives a round trip.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -18,6 +19,7 @@ from typing import ClassVar, Literal, TypeVar
 import tokenizers
 from tokenizers import Regex, models, normalizers
 
+from regard.data.text.languages import script_conversion, script_converter
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
 from regard.errors import UserError
 from regard.runtime import one_line, read_text
@@ -27,6 +29,9 @@ BATCH = 16_384
 
 _PROBE = f"  <eos> <0x41>É{SPACE_MARK}\n "
 """A text that most tokenizers not made by this class would change."""
+
+LANGUAGE_TOKEN = re.compile(r">>([^<>\s]+)<<")
+"""A token before a source text that selects the target language of a model with several, such as ">>de<<"."""
 
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 """Scripts without spaces between words."""
@@ -51,6 +56,8 @@ class Tokenizer:
     the vocabulary are encoded as bytes, so that `<unk>` never occurs. For any text, `decode(encode(text))` is the text
     in Unicode normalisation form NFC. Special tokens cannot be written in text: "<eos>" is five characters.
 
+    A language token such as ">>de<<" has no text: `encode` reads it at the start of a text, and `decode` omits it.
+
     Methods that take text raise a UserError for lone surrogates, methods that take ids a ValueError for unknown ids.
     """
 
@@ -63,6 +70,9 @@ class Tokenizer:
     formats: ClassVar[dict[str, type["Tokenizer"]]] = {}
     """Subclasses by the beginning of the files that they write; each is added by the module that defines it."""
 
+    _selected: int | None = None  # the language token of `with_language`
+    _conversions = ("", "")  # of `with_script`
+
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         """Wrap a tokenizer of the library, which should come from `train` or `load`."""
         self._backend = backend
@@ -71,7 +81,8 @@ class Tokenizer:
         vocabulary = backend.get_vocab()
         self._tokens = sorted(vocabulary, key=vocabulary.__getitem__)
         fixed = [b"" for _ in self.SPECIAL_TOKENS] + [bytes([byte]) for byte in range(256)]
-        self._bytes = fixed + [token.encode("utf-8") for token in self._tokens[len(fixed) :]]
+        learned = self._tokens[len(fixed) :]
+        self._bytes = fixed + [b"" if LANGUAGE_TOKEN.fullmatch(token) else token.encode("utf-8") for token in learned]
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int, kind: Literal["bpe", "word"] = "bpe") -> "Tokenizer":
@@ -127,6 +138,49 @@ class Tokenizer:
         backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
         return Tokenizer(backend)
 
+    @property
+    def languages(self) -> list[str]:
+        """Codes of the languages that have a token."""
+        return [match[1] for token in self._tokens if (match := LANGUAGE_TOKEN.fullmatch(token))]
+
+    def with_language(self, code: str) -> "Tokenizer":
+        """Return a tokenizer that begins every text with the token of a language, unless the text begins with one."""
+        token = f">>{code}<<"
+        if token not in self._tokens:
+            raise UserError(f"the vocabulary has no token {token}, which would select the target language")
+        selected = copy.copy(self)
+        selected._selected = self._tokens.index(token)
+        return selected
+
+    def with_script(self, before: str, after: str) -> "Tokenizer":
+        """Return a tokenizer that converts texts: with `before` before encoding, and with `after` after decoding.
+
+        Args:
+            before: Name of a conversion between simplified and traditional Chinese, such as "t2s"; or "".
+            after: The opposite conversion.
+        """
+        for conversion in filter(None, (before, after)):
+            script_converter(conversion)  # reports a missing package
+        converting = copy.copy(self)
+        converting._conversions = before, after
+        return converting
+
+    def _convert(self, text: str, decoded: bool = False) -> str:
+        conversion = self._conversions[decoded]
+        return script_converter(conversion)(text) if conversion else text
+
+    def shares_ids(self, other: "Tokenizer") -> bool:
+        """Return whether both are the same tokenizer, apart from the language token."""
+        return self._tokens is other._tokens
+
+    def _divide(self, text: str) -> tuple[list[int], str]:
+        """Return the language token of a text, if it has one, and the remaining text in the script of the tokens."""
+        text = self._convert(text)
+        match = LANGUAGE_TOKEN.match(text)
+        if match and match[0] in self._tokens:
+            return [self._tokens.index(match[0])], text[match.end() :].removeprefix(" ")
+        return [] if self._selected is None else [self._selected], text
+
     def find_token(self, token: str) -> int | None:
         """Return the id of an added token; None if the text is not a single token."""
         ids = self.encode_continuation(token)
@@ -176,11 +230,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without `<bos>` and `<eos>`."""
-        return self._backend.encode(_add_leading_space(text, "the text")).ids
+        language, text = self._divide(text)
+        return [*language, *self._backend.encode(_add_leading_space(text, "the text")).ids]
 
     def encode_continuation(self, text: str) -> list[int]:
         """Return the ids of a text that directly follows other text: no leading space is added."""
-        return self._backend.encode(_normalise(text, "the text")).ids
+        return self._backend.encode(_normalise(self._convert(text), "the text")).ids
 
     def encode_phrase(self, text: str) -> list[int]:
         """Return the ids of a phrase inside a text: after a space, except in scripts without spaces."""
@@ -189,9 +244,10 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts faster than one by one."""
         ids: list[list[int]] = []
-        for batch in _normalised_batches(texts):
+        divided = [self._divide(text) for text in texts]
+        for batch in _normalised_batches([text for _, text in divided]):
             ids.extend(encoding.ids for encoding in self._backend.encode_batch_fast(batch))
-        return ids
+        return [language + encoded for (language, _), encoded in zip(divided, ids, strict=True)]
 
     def encode_words(self, texts: Sequence[str]) -> Iterator[list[tuple[int, ...]]]:
         """Yield the ids of each word of each text; no merge crosses the boundary of a word."""
@@ -216,7 +272,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special tokens are skipped, invalid byte sequences give U+FFFD."""
-        return b"".join(self._look_up(ids, self._bytes)).decode("utf-8", errors="replace").removeprefix(" ")
+        text = b"".join(self._look_up(ids, self._bytes)).decode("utf-8", errors="replace").removeprefix(" ")
+        return self._convert(text, decoded=True)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the token of every id for display, with "▁" for a space."""
@@ -353,7 +410,11 @@ class Vocabularies:
 
     @property
     def joint(self) -> bool:
-        return self.source is self.target
+        return self.source.shares_ids(self.target)
+
+    def with_language(self, code: str) -> "Vocabularies":
+        """Return vocabularies that begin every source with the token of a target language."""
+        return Vocabularies(self.source.with_language(code), self.target)
 
     def save(self, folder: Path) -> None:
         if self.joint:
@@ -368,6 +429,14 @@ class Vocabularies:
             return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
         joint = Tokenizer.load(folder / JOINT_FILE)
         return cls(joint, joint)
+
+    def with_scripts(self, codes: tuple[str, str], own: tuple[str, str]) -> "Vocabularies":
+        """Return vocabularies that convert text between the languages `codes` and the languages `own` of the tokens."""
+        source, target = (
+            side.with_script(script_conversion(code, of_tokens), script_conversion(of_tokens, code))
+            for side, code, of_tokens in zip((self.source, self.target), codes, own, strict=True)
+        )
+        return Vocabularies(source, target)
 
     @property
     def tokens(self) -> tuple[list[str], list[str]]:

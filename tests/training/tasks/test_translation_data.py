@@ -329,7 +329,8 @@ def test_header_is_reported_and_counts_as_a_line(tmp_path: Path) -> None:
         ({"source": "a.tsv", "corpora": [{"source": "b.tsv"}]}, "give either source"),
         ({"builtin": "en-zh", "corpora": [{"source": "b.tsv"}]}, "give either source"),
         ({"corpora": [{"source": "b.tsv"}], "alignments": "x"}, "target, alignments and tag need source"),
-        ({"source": "a.tsv", "alignments": "x", "tag": "<BT>"}, "tag excludes alignments"),
+        ({"source": "a.tsv", "alignments": "x", "tag": "<BT>"}, "tag and directions exclude alignments"),
+        ({"source": "a.tsv", "tag": "x", "directions": [["en", "zh"]]}, "directions exclude tag"),
         ({"corpora": [{"source": "b.tsv", "weight": 0}]}, r"corpora\.0\.weight: input should be greater than 0"),
         ({"corpora": [{"source": "b.tsv", "wieght": 2}]}, r"unknown key corpora\.0\.wieght"),
     ],
@@ -804,3 +805,74 @@ def test_both_directions_need_one_vocabulary(toy: Path) -> None:
     changes = {"tokenizer__joint": False, "model__tie": "target"}
     with pytest.raises(UserError, match=r"data\.both_directions needs one vocabulary"):
         small_recipe(toy / "train.en", toy / "train.zh", data__both_directions=True, **changes)
+
+
+# Several directions
+
+
+def test_directions_use_each_corpus_with_the_token_of_the_target(tmp_path: Path) -> None:
+    for name, text in {"a.en": "one", "a.de": "eins", "b.fr": "un", "b.en": "one"}.items():
+        (tmp_path / name).write_text(f"{text}\n" * 40, encoding="utf-8")
+    names = (("a.en", "a.de"), ("b.fr", "b.en"))
+    corpora = [{"source": str(tmp_path / source), "target": str(tmp_path / target)} for source, target in names]
+    valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.de")}
+    directions = [["en", "de"], ["de", "en"], ["en", "fr"]]
+    task = build_task(recipe_of(corpora, data__directions=directions, **valid), CPU, RecordingProgress())
+    source, target = task.translator.vocabularies.source, task.translator.vocabularies.target
+    pairs = zip(rows_of(task.train.source), rows_of(task.train.target), strict=True)
+    found = Counter((source.tokens(s[:1])[0], source.decode(s), target.decode(t)) for s, t in pairs)
+    assert found == {(">>de<<", "one", "eins"): 40, (">>en<<", "eins", "one"): 40, (">>fr<<", "one", "un"): 40}
+    assert task.valid[:2] == [(">>de<< one", "eins"), (">>en<< eins", "one")]
+    assert source.tokens(row[0] for row in rows_of(task.valid_tokens.source)[:2]) == [">>de<<", ">>en<<"]
+    assert task.translator.languages == ("en", "de")
+    assert task.translator.directions == (("en", "de"), ("de", "en"), ("en", "fr"))
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [
+        ([["en", "zh"], ["en", "fr"]], "no corpus for en-fr, only for en-zh; set its languages"),
+        ([["fr", "en"]], "no corpus for fr-en"),
+    ],
+)
+def test_directions_need_a_corpus(directions: list[list[str]], message: str, toy: Path) -> None:
+    recipe = small_recipe(toy / "train.en", toy / "train.zh", data__directions=directions)
+    with pytest.raises(UserError, match=message):
+        build_task(recipe, CPU, RecordingProgress())
+
+
+def test_a_run_with_directions_translates_in_each_of_them(toy: Path, tmp_path: Path) -> None:
+    directions = [["zh-Hans", "en"], ["en", "zh-Hans"]]
+    changes = {"data__directions": directions, "training__steps": 2}
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", **changes), tmp_path / "run")
+    translator = Translator.load(tmp_path / "run")
+    for target, expected in (("en", ("zh-Hans", "en")), ("zh-CN", ("en", "zh-Hans"))):
+        selected = translator.select(None, target)
+        best = selected.hypotheses(["I love apples"], alignments=True)[0][0]
+        assert selected.languages == expected
+        assert best.source_subwords[0] == f">>{expected[1]}<<"
+    assert translator.languages == ("zh-Hans", "en")
+    with pytest.raises(UserError, match="does not translate en to fr; its directions are zh-Hans to en, en to zh-Hans"):
+        translator.select("en", "fr")
+    translator.select("en", "zh").save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["directions"] == directions
+    changes |= {"init__from": str(tmp_path / "run"), "training__steps": 1, "tokenizer__size": 400}
+    with pytest.raises(UserError, match=r"has the directions zh-Hans-en, en-zh-Hans; set data\.directions"):
+        run_recipe(
+            small_recipe(toy / "train.en", toy / "train.zh", **changes | {"data__directions": []}), tmp_path / "a"
+        )
+    changes["data__directions"] = [["en", "zh-Hans"]]
+    run_recipe(small_recipe(toy / "train.en", toy / "train.zh", **changes), tmp_path / "a")
+    assert Translator.load(tmp_path / "a").directions == (("en", "zh-Hans"),)
+
+
+def test_text_is_converted_to_the_script_of_the_model(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    traditional = translator.select(None, "zh-Hant")
+    assert (translator("I love apples"), traditional("I love apples")) == ("我喜欢苹果", "我喜歡蘋果")
+    assert (traditional.languages, translator.select("en", "zh-CN").languages) == (("en", "zh-Hant"), ("en", "zh"))
+    (scored,), (own,) = (
+        traditional.score(["I love apples"], ["我喜歡蘋果"]),
+        translator.score(["I love apples"], ["我喜欢苹果"]),
+    )
+    assert (scored.text, scored.score) == ("我喜歡蘋果", own.score)

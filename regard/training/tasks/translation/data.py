@@ -53,6 +53,7 @@ from regard.training.progress import Progress, counted
 from regard.training.tasks.translation.recipe import (
     UNKNOWN,
     CorpusSettings,
+    CorpusUse,
     DataSettings,
     TokenizerSettings,
     TranslationRecipe,
@@ -155,6 +156,7 @@ def data_settings(recipe: TranslationRecipe) -> Fingerprints:
     data = recipe.data
     settings = {f"tokenizer.{key}": value for key, value in recipe.tokenizer.model_dump(mode="json").items()}
     settings |= {f"data.{key}": getattr(data, key) for key in ("builtin", "both_directions")}
+    settings |= {"data.directions": list(map(list, data.directions))} if data.directions else {}
     settings |= {"data.max_length": recipe.max_length()}
     settings |= {"data.clean": data.clean.model_dump(mode="json", exclude={"exclude"}) if data.clean else None}
     for number, corpus in enumerate(data.all_corpora()):
@@ -225,10 +227,10 @@ def open_corpora(data: DataSettings, seed: int, progress: Progress | None = None
         for row, record in enumerate(progress.track(corpus.records(), "reading"))
     )
     if valid is None:
-        held_out = _hold_out(train, records, data.hold_out, seed, progress.print)
+        held_out = _hold_out(train, records, data, seed, progress.print)
         return replace(held_out, cleaning=report)
     total = sum(1 for _ in records) if data.builtin else _count_and_compare(records, valid, progress.print)
-    return Corpora(tuple(train), total, valid, report)
+    return Corpora(tuple(train), total, _in_all_directions(data, [(0, pair) for pair in valid]), report)
 
 
 def _clean(
@@ -272,12 +274,12 @@ def _clean(
 
 def _open_corpus(settings: CorpusSettings) -> Corpus:
     shards = find_shards(settings.source, settings.target, columns=settings.columns, keys=settings.keys)
-    return Corpus(shards, settings.alignments, settings.weight, tag=settings.tag)
+    return Corpus(shards, settings.alignments, settings.weight)
 
 
 def complete_languages(recipe: TranslationRecipe, progress: Progress) -> TranslationRecipe:
     """Return the recipe with the languages that the data shows; those that are uncertain are printed."""
-    if recipe.data.builtin:
+    if recipe.data.builtin or recipe.data.directions:
         return recipe
     corpus = _open_corpus(recipe.data.all_corpora()[0])
     codes = list(recipe.data.language_pair(corpus.shards[0].header() or corpus.shards[0].languages() or ("", "")))
@@ -313,7 +315,7 @@ def _source_key(pair: Pair) -> str:
 
 
 def _hold_out(
-    corpora: list[Corpus], records: Records, number: int, seed: int, report: Callable[[str], object]
+    corpora: list[Corpus], records: Records, data: DataSettings, seed: int, report: Callable[[str], object]
 ) -> Corpora:
     """Hold out random sources for validation, at most a tenth of the distinct ones, with all pairs that have them.
 
@@ -330,7 +332,7 @@ def _hold_out(
         if key not in candidates:
             heapq.heappush(largest, -key)
             candidates[key] = pair, []
-            if len(largest) > 10 * number:
+            if len(largest) > 10 * data.hold_out:
                 del candidates[-heapq.heappop(largest)]
         if key in candidates:
             candidates[key][1].append((corpus, row))
@@ -349,8 +351,8 @@ def _hold_out(
     ]
     if further := len(places) - len(sources):
         report(f"not used: {counted(further, 'pair')} with the same source as a pair held out for validation")
-    valid = [pair for pair, _ in sorted(sources, key=lambda source: source[1])]
-    return Corpora(tuple(train), total - len(places), valid)
+    valid = [(rows[0][0], pair) for pair, rows in sorted(sources, key=lambda source: source[1])]
+    return Corpora(tuple(train), total - len(places), _in_all_directions(data, valid))
 
 
 def train_tokenizers(pairs: Callable[[], Iterable[Pair]], settings: TokenizerSettings) -> Vocabularies:
@@ -388,12 +390,12 @@ def write_tokens(
     words = (WordTypes(source), WordTypes(target)) if dropout else None
     annotate = _open_annotation(recipe, source)
 
-    train = list(corpora.train)
-    if recipe.data.both_directions:
-        train += [replace(corpus, reverse=True, tag="") for corpus in train]
+    listed = set[int]()
 
-    def tokenise(corpus: Corpus) -> Iterator[ParallelTokens]:
-        skipped = SkippedPairs() if corpus.reverse else all_skipped  # each pair is listed once
+    def tokenise(use: CorpusUse) -> Iterator[ParallelTokens]:
+        corpus = replace(corpora.train[use.corpus], reverse=use.reverse, tag=use.tag)
+        skipped = SkippedPairs() if use.corpus in listed else all_skipped  # each pair is listed once
+        listed.add(use.corpus)
         before, kept = dict(skipped.counts), 0
         entries = progress.track(corpus.records(), "tokenising")
         tag = source.find_token(corpus.tag) if corpus.tag else None
@@ -412,7 +414,7 @@ def write_tokens(
     def sample() -> dict[str, RaggedArray]:
         return {name: side.segmentations(dropout) for name, side in zip(SEGMENTATIONS, words or (), strict=False)}
 
-    write_token_store(folder, map(tokenise, train), largest, sample)
+    write_token_store(folder, map(tokenise, recipe.data.uses()), largest, sample)
     if annotate is not None:
         if not annotate.count:
             progress.print("warning: no training pair has a term of data.glossary_augment.file and its translation")
@@ -427,6 +429,19 @@ def _open_annotation(recipe: TranslationRecipe, source: Tokenizer) -> TermAnnota
         return None
     glossary = Glossary.read(settings.file)
     return TermAnnotation(glossary, recipe.data.language_pair()[0], source, settings.share)
+
+
+def _in_all_directions(data: DataSettings, pairs: Iterable[tuple[int, Pair]]) -> list[Pair]:
+    """Return the validation pairs of the numbered corpora in every direction; sources start with its token."""
+    if not data.directions:
+        return [pair for _, pair in pairs]
+    uses = data.uses()
+    return [
+        Pair(f"{use.tag} {pair.target}", pair.source) if use.reverse else Pair(f"{use.tag} {pair.source}", pair.target)
+        for number, pair in pairs
+        for use in uses
+        if use.corpus == number
+    ]
 
 
 def _select_valid_pairs(

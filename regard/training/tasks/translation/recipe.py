@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from regard.config import Settings
 from regard.data.text.annotation import MARKERS
 from regard.data.text.cleaning.settings import CleaningSettings
-from regard.data.text.languages import find_language
+from regard.data.text.languages import find_language, language_of
 from regard.data.text.readers import find_shards, languages_in_names
 from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
@@ -23,6 +23,8 @@ from regard.training.recipe import InitSettings, OptimSettings, Recipe, Training
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
 UNKNOWN = ("source", "target")
 """What unknown languages are called."""
+LanguagePair = tuple[str, str]
+"""Codes of a source and a target language."""
 DECODER_KEYS = ("decoder_layers", "tie")
 """Keys of the model that do not concern the encoder."""
 
@@ -30,6 +32,15 @@ DECODER_KEYS = ("decoder_layers", "tie")
 def _cleaning_values(value: object) -> object:
     """Return the values of `data.clean`: true stands for the defaults, false for no cleaning."""
     return {} if value is True else None if value is False else value
+
+
+class CorpusUse(NamedTuple):
+    """A use of a corpus for training: its number, whether its sides are exchanged, and the token of its sources."""
+
+    corpus: int
+    reverse: bool
+    tag: str = ""
+    direction: LanguagePair | None = None
 
 
 class CorpusSettings(Settings):
@@ -46,6 +57,9 @@ class CorpusSettings(Settings):
     )
     columns: tuple[int, int] = Field((0, 1), description="columns of .tsv, from 0")
     tag: str = Field("", description="token before every source, such as <BT>; marks synthetic sources")
+    languages: tuple[str, str] = Field(
+        ("", ""), description="language codes, for directions; if empty, taken from file names or keys"
+    )
 
 
 class GlossaryAugmentSettings(Settings):
@@ -65,7 +79,8 @@ class DataSettings(Settings):
     alignments: Path | None = Field(None, description='word alignments, one line per pair, such as "0-0 1-2"')
     corpora: tuple[CorpusSettings, ...] = Field(
         (),
-        description="several corpora instead of source, with source, target, weight, alignments, keys, columns, tag",
+        description="several corpora instead of source, with source, target, weight, alignments, keys, columns, tag, "
+        "languages",
     )
     keys: tuple[str, str] = Field(
         ("source", "target"), description="keys of .jsonl, columns of .parquet, languages of .tmx"
@@ -81,6 +96,9 @@ class DataSettings(Settings):
     builtin: Literal["en-zh"] | None = Field(None, description="a built-in corpus instead of files")
     both_directions: bool = Field(
         False, description="train on each pair in both directions; needs one vocabulary for both languages"
+    )
+    directions: tuple[LanguagePair, ...] = Field(
+        (), description="directions of a model for several, such as [[en, zh], [zh, en]]; a token selects the target"
     )
     glossary_augment: GlossaryAugmentSettings | None = Field(
         None, description="annotate terms in training sources with their translations; needs one vocabulary"
@@ -105,8 +123,11 @@ class DataSettings(Settings):
             raise ValueError(f"builtin {self.builtin} excludes files; give source and target without it")
         if self.source is None and (self.target or self.alignments or self.tag):
             raise ValueError("target, alignments and tag need source")
-        if any(corpus.tag and corpus.alignments for corpus in self.all_corpora()):
-            raise ValueError("tag excludes alignments, whose source words it would shift; set one of the two")
+        tagged = [corpus for corpus in self.all_corpora() if corpus.tag]
+        if any((corpus.tag or self.directions) and corpus.alignments for corpus in self.all_corpora()):
+            raise ValueError("tag and directions exclude alignments, whose source words they would shift")
+        if self.directions and (tagged or self.both_directions or self.glossary_augment):
+            raise ValueError("directions exclude tag, both_directions and glossary_augment; omit these")
         if self.valid_target is not None and self.valid_source is None:
             raise ValueError("valid_target needs valid_source")
         return self
@@ -115,12 +136,22 @@ class DataSettings(Settings):
         """Return the corpora, one or more; none if the built-in corpus is used."""
         if self.source is None:
             return self.corpora
-        values = {key: getattr(self, key) for key in ("source", "target", "alignments", "keys", "columns", "tag")}
-        return (CorpusSettings.parse(values, "data"),)
+        keys = ("source", "target", "alignments", "keys", "columns", "tag", "languages")
+        return (CorpusSettings.parse({key: getattr(self, key) for key in keys}, "data"),)
+
+    def uses(self) -> list[CorpusUse]:
+        """Return how the corpora are used: for each direction, or as they are and perhaps exchanged."""
+        if self.directions:
+            pairs = [_codes(corpus) for corpus in self.all_corpora()]
+            return _uses_by_direction(self.directions, pairs or [_builtin_pair(self.builtin)])
+        tags = [corpus.tag for corpus in self.all_corpora()] or [""]
+        uses = [CorpusUse(i, False, tag) for i, tag in enumerate(tags)]
+        return uses + [CorpusUse(use.corpus, True) for use in uses if self.both_directions]
 
     def tags(self) -> list[str]:
         """Return the tokens that are added to the vocabulary: tags of corpora, and the markers of annotated terms."""
         tags = sorted({corpus.tag for corpus in self.all_corpora() if corpus.tag})
+        tags += dict.fromkeys(f">>{target}<<" for _, target in self.directions)
         return tags if self.glossary_augment is None else [*tags, *MARKERS]
 
     def files(self) -> dict[str, Path]:
@@ -144,15 +175,51 @@ class DataSettings(Settings):
 
         Languages that remain unknown are called "source" and "target". `header` is the first line of a .tsv file.
         """
+        if self.directions:
+            return self.directions[0]
         if self.builtin:
-            source, target = self.builtin.split("-")
-            return source, target
-        first = self.all_corpora()[0]
-        named = languages_in_names(first.source, first.target)
-        columns = [find_language(name) or find_language(key) for name, key in zip(header, first.keys, strict=True)]
-        candidates = zip(self.languages, columns, named, UNKNOWN, strict=True)
-        source, target = (next(filter(None, codes)) for codes in candidates)
+            return _builtin_pair(self.builtin)
+        codes = zip(self.languages, _codes(self.all_corpora()[0], header), UNKNOWN, strict=True)
+        source, target = (next(filter(None, candidates)) for candidates in codes)
         return source, target
+
+
+def _codes(corpus: CorpusSettings, header: tuple[str, str] = ("", "")) -> tuple[str, str]:
+    """Return the language codes of a corpus: as given, or from the names of its columns or files; "" if unknown."""
+    named = languages_in_names(corpus.source, corpus.target)
+    columns = [find_language(name) or find_language(key) for name, key in zip(header, corpus.keys, strict=True)]
+    candidates = zip(corpus.languages, columns, named, strict=True)
+    source, target = (next(filter(None, codes), "") for codes in candidates)
+    return source, target
+
+
+def _builtin_pair(name: str | None) -> LanguagePair:
+    source, _, target = (name or "").partition("-")
+    return source, target
+
+
+def _uses_by_direction(directions: Sequence[LanguagePair], pairs: Sequence[LanguagePair]) -> list[CorpusUse]:
+    """Return the corpora of every direction, which are exchanged where they have the opposite one.
+
+    Args:
+        directions: The directions of the model.
+        pairs: Languages of each corpus.
+
+    Raises:
+        UserError: A direction has no corpus, or a corpus no direction.
+    """
+    uses = []
+    known = [(language_of(source), language_of(target)) for source, target in pairs]
+    for source, target in directions:
+        wanted = language_of(source), language_of(target)
+        found = [i for i, pair in enumerate(known) if pair in (wanted, wanted[::-1])]
+        if not found:
+            listed = ", ".join("-".join(code or "?" for code in pair) for pair in pairs)
+            raise UserError(f"data.directions: no corpus for {source}-{target}, only for {listed}; set its languages")
+        uses += [CorpusUse(i, known[i] != wanted, f">>{target}<<", (source, target)) for i in found]
+    if unused := set(range(len(pairs))) - {use.corpus for use in uses}:
+        raise UserError(f"data.directions: no direction for the corpus {'-'.join(pairs[min(unused)])}; add or omit it")
+    return uses
 
 
 class TranslatorInitSettings(InitSettings):
@@ -255,8 +322,9 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_tokenizer(self) -> Self:
-        if self.data.both_directions and not self.tokenizer.joint:
-            raise ValueError("data.both_directions needs one vocabulary for both languages; set tokenizer.joint=true")
+        for key, given in (("directions", self.data.directions), ("both_directions", self.data.both_directions)):
+            if given and not self.tokenizer.joint:
+                raise ValueError(f"data.{key} needs one vocabulary for all languages; set tokenizer.joint=true")
         if self.tokenizer.dropout and self.tokenizer.kind != "bpe":
             raise ValueError(f"tokenizer.dropout needs tokenizer.kind=bpe, not {self.tokenizer.kind}")
         if self.tokenizer.dropout and self.model.get("source_end") is False:
@@ -364,8 +432,7 @@ class TranslationRecipe(Recipe):
         if self.init.folder is not None and old.init.folder is not None:
             tokenizer = {key: getattr(old.tokenizer, key) for key in ("kind", "size", "joint")}
             recipe = self.complete(tokenizer, old.model, old.data.languages, str(out))
-        languages = [given or own for given, own in zip(recipe.data.languages, old.data.languages, strict=True)]
-        recipe = recipe.with_group("data", languages=languages)
+        recipe = recipe.with_languages(old.data.languages)
         return recipe.with_group("batch", layout=old.batch.layout) if recipe.batch.layout == "auto" else recipe
 
     def complete(
@@ -376,8 +443,6 @@ class TranslationRecipe(Recipe):
             given, own = getattr(self.tokenizer, key), tokenizer[key]
             if given < own if key == "size" else given != own:  # a vocabulary may be smaller than its maximum size
                 raise contradiction(f"tokenizer.{key}", given, own, where)
-        known = [code if code not in UNKNOWN else "" for code in languages]
-        codes = [given or own for given, own in zip(self.data.languages, known, strict=True)]
         taken = dict(model)
         if self.init.parts == "encoder":
             shared = EncoderDecoderConfig.model_fields.keys() & model.keys()
@@ -386,7 +451,14 @@ class TranslationRecipe(Recipe):
             raise UserError(
                 f"model.kind: {where} has kind {model['kind']}, not {self.kind}; set model.kind or init.parts"
             )
-        return self.with_group("tokenizer", **tokenizer).with_group("data", languages=codes).with_model(taken, where)
+        return self.with_languages(languages).with_group("tokenizer", **tokenizer).with_model(taken, where)
+
+    def with_languages(self, languages: LanguagePair) -> Self:
+        """Return the recipe with these languages where it states none; with directions, these are the languages."""
+        if self.data.directions:
+            return self
+        known = [code if code not in UNKNOWN else "" for code in languages]
+        return self.with_group("data", languages=[a or b for a, b in zip(self.data.languages, known, strict=True)])
 
     def fixed_settings(self) -> dict[str, Any]:
         return super().fixed_settings() | {"data.languages": list(self.data.language_pair())}

@@ -85,8 +85,8 @@ class TranslationTask(Task[TextBatch]):
             self.valid, vocabularies.source, vocabularies.target, self.model.config.source_end
         )
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
+        weights = [weights[use.corpus] for use in recipe.data.uses()]
         self._validated: Translator | None = None
-        weights *= 2 if recipe.data.both_directions else 1
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
     def _validation_objective(self) -> Any:
@@ -104,6 +104,9 @@ class TranslationTask(Task[TextBatch]):
         assert folder is not None
         loaded = Translator.load(folder)
         old = loaded.vocabularies
+        if loaded.directions and not recipe.data.directions:
+            listed = ", ".join("-".join(pair) for pair in loaded.directions)
+            raise UserError(f"init.from: {folder} has the directions {listed}; set data.directions to some of them")
         tokenizer = {"kind": old.source.kind, "size": len(old.source), "joint": old.joint}
         completed = recipe.complete(tokenizer, recipe.keys_of(loaded.model.config), loaded.languages, str(folder))
         tokens = _new_tokens(recipe.init)
@@ -157,7 +160,8 @@ class TranslationTask(Task[TextBatch]):
         for reason, number in data.skipped.items():
             progress.print(f"skipped: {counted(number, 'pair')} with {reason}; see {data.folder / SKIPPED}")
         progress.print(describe_size(model, device))
-        translator = Translator(model, vocabularies, languages, longest_source=data.train.longest_source())
+        longest, directions = data.train.longest_source(), recipe.data.directions
+        translator = Translator(model, vocabularies, languages, longest_source=longest, directions=directions)
         task = cls(translator, data, recipe, device)
         try:
             check_tokenisation(task.tokenisation)
@@ -322,8 +326,8 @@ class TranslationTask(Task[TextBatch]):
         return translator
 
     def _translator(self, model: Any) -> Translator:
-        own = self.translator
-        return Translator(model, own.vocabularies, own.languages, longest_source=own.longest_source)
+        own, longest = self.translator, self.translator.longest_source
+        return Translator(model, own.vocabularies, own.languages, longest_source=longest, directions=own.directions)
 
 
 def _collate_plan(
