@@ -75,3 +75,14 @@ def test_a_missing_package_is_named(folders: list[Path], command: Command, monke
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     error = command("serve", folders[0]).error
     assert error == "serving needs uvicorn; install it with pip install 'regard[serve]'"
+
+
+def test_every_direction_of_a_model_is_served(served: list[Any], folders: list[Path], command: Command) -> None:
+    (folders[0] / "config.json").write_text('{"directions": [["en", "de"], ["de", "en"]]}', encoding="utf-8")
+    assert command("serve", *folders).code == 0
+    requests = served[0][0].load_requests
+    assert [(one.name, one.languages) for one in requests] == [
+        ("de-en-de", ("en", "de")),
+        ("de-de-en", ("de", "en")),
+        ("fr", None),
+    ]

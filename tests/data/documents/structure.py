@@ -32,7 +32,10 @@ def codes(text: str) -> Counter[str]:
 
 def txt(data: bytes) -> Any:
     text = data.decode("utf-8")
-    return [(bool(line.strip()), codes(line), re.findall(r"^\s*|[\r\n]+$", line)) for line in text.splitlines(True)]
+    lines = text.splitlines(True)
+    return [
+        (bool(line.strip()), Counter(PLACEHOLDER.findall(line)), re.findall(r"^\s*|[\r\n]+$", line)) for line in lines
+    ]
 
 
 def md(data: bytes) -> Any:
@@ -55,7 +58,7 @@ def md(data: bytes) -> Any:
 def srt(data: bytes) -> Any:
     subtitles = pysubs2.SSAFile.from_string(data.decode("utf-8"), format_="srt", keep_unknown_html_tags=True)
     numbers = re.findall(r"^\d+\r?$", data.decode("utf-8"), re.M)
-    return numbers, [(one.start, one.end, codes(one.text.replace("\\N", "\n"))) for one in subtitles]
+    return numbers, [(one.start, one.end, codes(one.text.replace("\\N", " "))) for one in subtitles]
 
 
 def vtt(data: bytes) -> Any:
@@ -120,7 +123,7 @@ def html(data: bytes) -> Any:
     return blocks, inline
 
 
-TRANSLATED = {"alt", "title", "placeholder", "content"}
+TRANSLATED = {"alt", "title", "placeholder", "aria-label", "content"}
 
 
 def xliff(data: bytes) -> Any:
