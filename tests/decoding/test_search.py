@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -375,7 +376,7 @@ def test_the_tree_has_the_outcome_of_every_candidate(options: dict[str, object],
     [
         (DecodingRequest([5]), {"min_length": 3}, "it would end before min_length"),
         (DecodingRequest([5]), {"no_repeat": 1, "min_length": 2}, "it would repeat an n-gram"),
-        (DecodingRequest([5], prefix=(2, 2)), {}, "the prefix has another token"),
+        (DecodingRequest([5], prefix=(2, 2)), {"beam": 1}, "the prefix has another token"),
         (DecodingRequest([5], forbidden=(recognise((1,)),)), {}, "it would complete a forbidden phrase"),
         (DecodingRequest([5], required=((3, 3, 3),)), {}, "a required phrase is missing"),
         (DecodingRequest([5]), {"max_length": 2, "min_length": 1}, "only END is allowed at the maximum length"),
@@ -391,6 +392,8 @@ def test_the_tree_has_the_constraint_that_forbids_a_candidate(
     forbidden = [e for e in tree if e.outcome.startswith("forbidden")]
     assert reason in {e.outcome.removeprefix("forbidden: ") for e in forbidden}
     assert not any(e.parent == f.node for f in forbidden for e in tree)
+    # Of each hypothesis, only the best candidates are shown, as many as the search looks at without constraints.
+    assert max(Counter(e.parent for e in forbidden).values()) <= 2 * settings.beam
     for e in forbidden:  # with the log-probability of the model
         tokens = tokens_before(tree, e)
         assert float(stepper.after((5, stepper.bos, *tokens))[e.token]) == pytest.approx(e.log_prob)

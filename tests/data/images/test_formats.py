@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import re
 import struct
 import sys
 import tarfile
@@ -65,6 +67,14 @@ def test_a_single_idx_file_can_be_read_as_colour(tmp_path: Path) -> None:
     images = open_images(tmp_path / "train-images-idx3-ubyte.gz", ImageSettings(channels=3))
     assert len(images) == 6
     assert np.array_equal(images.read(1), train[1][..., None].repeat(3, 2))
+
+
+def test_errors_of_an_idx_image_name_the_folder(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 6)
+    images = open_images(tmp_path, ImageSettings())
+    os.truncate(tmp_path / "train-images-idx3-ubyte", 20)
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}: train-images-idx3-ubyte[5]: its file has become")):
+        images.read(5)
 
 
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:

@@ -73,6 +73,11 @@ def test_bad_pair_is_removed(rule: str, pair: Pair) -> None:
     assert removed([*USUAL, pair]) == [""] * len(USUAL) + [rule]
 
 
+def test_longest_allowed_pair_is_kept() -> None:
+    assert removed([GOOD], max_words=6) == [""]
+    assert removed([GOOD], max_words=5) == ["length"]
+
+
 def test_repeated_pairs_are_removed_except_the_first() -> None:
     varied = Pair("THE CAT sleeps on the sofa", " Die Katze schläft auf dem Sofa!")
     other = Pair(GOOD.source, "Auf dem Sofa schläft die Katze.")
