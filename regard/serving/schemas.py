@@ -26,10 +26,17 @@ Text = Annotated[str, AfterValidator(_check_encodable)]
 
 def _parse_terms(value: object) -> Terms:
     """Check the terms of a glossary; in a form field, they are JSON."""
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            raise ValueError('expected JSON such as {"cat": "猫"}, found other text') from None
     try:
-        glossary = Glossary.parse(parse_json(value) if isinstance(value, str) else value)
+        glossary = Glossary.parse(value)
     except UserError as error:
         raise ValueError(str(error)) from None
+    if len(glossary) > MAX_TERMS:
+        raise ValueError(f"has {len(glossary):,} terms, but a request may have {MAX_TERMS:,}")
     return tuple((term.source, term.target) for term in glossary.terms)
 
 
@@ -43,7 +50,7 @@ TERMS_SCHEMA = {
     "examples": [{"apple": "苹果"}],
 }
 GlossaryTerms = Annotated[
-    Terms, Field(max_length=MAX_TERMS), BeforeValidator(_parse_terms), WithJsonSchema(TERMS_SCHEMA)
+    Terms, BeforeValidator(_parse_terms), WithJsonSchema(TERMS_SCHEMA)
 ]
 Name = Annotated[Text, Field(min_length=1, max_length=40)]
 ModelName = Annotated[Name | None, Field(description="name from /api/models; default: the first suitable model")]

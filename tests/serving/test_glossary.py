@@ -52,7 +52,7 @@ def test_invalid_glossaries_are_rejected(value: Any) -> None:
 
 def test_number_of_terms_is_limited() -> None:
     terms = {f"term{i}": "a" for i in range(schemas.MAX_TERMS + 1)}
-    with pytest.raises(ValidationError, match="at most 1000 items"):
+    with pytest.raises(ValidationError, match="has 1,001 terms, but a request may have 1,000"):
         schemas.ApiTranslateRequest.model_validate({"texts": "a", "glossary": json.dumps(terms)})
 
 
