@@ -84,7 +84,6 @@ def main() -> None:
         "what": f"terms kept and BLEU with and without a glossary of {TERMS} terms, beam {BEAM}",
         "acceptance": {"kept_share": MIN_SHARE, "bleu_loss": MAX_LOSS},
         "rows": [],
-        **environment(choose_device("auto"), "sacrebleu"),
     }
     for name in arguments.only:
         corpus = read_corpus(arguments.data, name, arguments.lines)
@@ -95,7 +94,8 @@ def main() -> None:
         training = {} if name in runs else train(corpus, arguments.data, arguments.out / name, arguments.changes)
         translator = Translator.load(Path(runs.get(name, arguments.out / name)), device=choose_device("auto"))
         row = {"name": name, "terms": len(glossary), "sentences": len(corpus.test), **training}
-        result["rows"].append(row | compare(translator, corpus, glossary))
+        about = environment(choose_device("auto"), "sacrebleu")
+        result["rows"].append(row | compare(translator, corpus, glossary) | about)
         save_result(result, arguments.out / "glossary.json")
         print_row(result["rows"][-1])
 

@@ -7,12 +7,17 @@ from .results import Result
 def write_glossary(result: Result) -> str:
     """Share of the terms kept and BLEU, with all terms and with those that the references contain."""
     rows = [_row(row, part) for row in result["rows"] for part in ("all_terms", "terms_of_reference")]
-    signatures = " and ".join(f"`{row['bleu_without']['signature']}`" for row in result["rows"])
     return paragraphs(
         table(("test set", "glossary", "terms kept without and with it", "BLEU without and with it"), rows),
-        f"{result['rows'][0]['terms']} terms for each test set, beam 5, constraints only; signatures {signatures}; "
-        f"{cite(result, 'sacrebleu')}.",
+        f"{result['rows'][0]['terms']} terms for each test set, beam 5, constraints only. "
+        + " ".join(map(_describe, result["rows"])),
     )
+
+
+def _describe(row: Result) -> str:
+    """Cite the measurement of a test set."""
+    note = f"; {row['note']}" if "note" in row else ""
+    return f"{row['name']}: signature `{row['bleu_without']['signature']}`; {cite(row, 'sacrebleu')}{note}."
 
 
 def _row(row: Result, part: str) -> tuple[str, ...]:

@@ -49,9 +49,7 @@ TERMS_SCHEMA = {
     "description": "terms that are translated as given: an object, or pairs; in a form, as JSON",
     "examples": [{"apple": "苹果"}],
 }
-GlossaryTerms = Annotated[
-    Terms, BeforeValidator(_parse_terms), WithJsonSchema(TERMS_SCHEMA)
-]
+GlossaryTerms = Annotated[Terms, BeforeValidator(_parse_terms), WithJsonSchema(TERMS_SCHEMA)]
 Name = Annotated[Text, Field(min_length=1, max_length=40)]
 ModelName = Annotated[Name | None, Field(description="name from /api/models; default: the first suitable model")]
 Language = Annotated[Name | None, Field(description="language code; or give model")]
