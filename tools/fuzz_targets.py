@@ -53,7 +53,9 @@ from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.embedder import Embedder
 from regard.pipelines.translator import Translator
+from regard.serving import training_log
 from regard.serving.keys import Keys, make_key
+from regard.serving.page_schemas import TrainingResponse
 from regard.training.checkpoint import load_checkpoint, load_checkpoints, save_checkpoint
 from regard.training.plot import draw, read_log
 from regard.training.prepared_data import read_fingerprints, write_fingerprints
@@ -372,6 +374,8 @@ def _read_run(folder: Path, changed: Path) -> None:
     if changed.suffix == ".safetensors":
         load_initial_weights(folder, _vit())
         return
+    part = training_log.read_log(folder, 0)
+    TrainingResponse(entries=part.entries, next=part.next, steps=[], has_model=False).model_dump_json()
     entries = read_log(folder)
     draw(["run"], [entries], "step")
     rewind(folder, 1)

@@ -10,6 +10,9 @@ LOG, CHECKPOINTS = "log.jsonl", "checkpoints"
 MAX_BYTES = 1_000_000
 """Bytes of the log that are read at once."""
 
+MAX_NESTED = 200
+"""Maximum number of lists and objects in an entry; responses with deeper ones cannot be written."""
+
 
 @dataclass(frozen=True)
 class LogPart:
@@ -59,8 +62,12 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
+    """Return the entry of a line; None if it is damaged or cannot be sent."""
+    if line.count(b"[") + line.count(b"{") > MAX_NESTED:
+        return None
     try:
         entry = json.loads(line)
+        json.dumps(entry, ensure_ascii=False).encode()  # fails for a lone surrogate
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None

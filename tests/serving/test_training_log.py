@@ -28,7 +28,12 @@ def test_log_is_read_in_parts_of_complete_lines(tmp_path: Path, monkeypatch: pyt
     write_lines(tmp_path, *entries[:2], "no JSON\n", '["no entry"]\n', entries[2][:7])
     part = read_log(tmp_path, 0)
     assert [entry["step"] for entry in part.entries] == [1, 2]
-    write_lines(tmp_path, *entries[:2], "no JSON\n", '["no entry"]\n', *entries[2:])
+    unusable = [
+        '["no entry"]\n',
+        '{"step": 3, "loss": "\\ud800"}\n',
+        f'{{"step": 3, "loss": {"[" * 500}{"]" * 500}}}\n',
+    ]
+    write_lines(tmp_path, *entries[:2], "no JSON\n", *unusable, "[" * 100_000 + "\n", *entries[2:])
     assert [entry["step"] for entry in read_log(tmp_path, part.next).entries] == [3, 4, 5]
     assert read_log(tmp_path, read_log(tmp_path, 0).next).entries == []
     write_lines(tmp_path, entries[0])  # the run was started again
