@@ -1,14 +1,170 @@
-"""Inline elements of XLIFF and TMX, which both write them alike."""
+"""XLIFF 1.2 and 2.0, and translation memories (TMX): texts without a translation get one. Others stay as they are."""
 
-from collections.abc import Callable
+import html
+from collections.abc import Callable, Iterator
 
+from regard.data.documents.document import Segment, TextFile, write_with
 from regard.data.documents.marked_text import Code, MarkedText, MarkedTextBuilder
-from regard.data.documents.xml import Node, text_of
+from regard.data.documents.xml import Node, decode_xml, escape_xml, parse_xml, text_of
+from regard.errors import UserError
 
+OPEN_STATES = {"new", "needs-translation", "initial"}
 PAIRED = {"g", "pc", "mrk", "hi"}
 STARTS = {"bpt": ("i", "rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
 """Elements that start a pair, and the attributes that identify it."""
 ENDS = {"ept": ("i", "rid", "id"), "ex": ("rid", "id"), "ec": ("startRef", "id")}
+
+
+# XLIFF
+
+
+def parse_xliff(data: bytes, name: str, target: str | None = None) -> TextFile:
+    """Parse an XLIFF file.
+
+    Args:
+        data: The file.
+        name: Its name, for errors.
+        target: Code of the target language; XLIFF 2 needs it if the file does not state it.
+    """
+    file = TextFile(decode_xml(data, name))
+    root = parse_xml(file.text, name)
+    version = root.get("version") or ""
+    if root.name != "xliff" or not version.startswith(("1.", "2.")):
+        raise UserError(
+            f"{name}: is not XLIFF 1.2 or 2.0 (its root element is <{root.name[:40]}>, version {version!r})"
+        )
+    for unit, source, translated, preserve in _xliff_units(root):
+        _add_unit(file, unit, source, translated, preserve)
+    if version.startswith("2.") and root.get("trgLang") is None and file.segments and target is not None:
+        end = root.inner.start - 1
+        file.fixed.append((range(end, end), (f' trgLang="{html.escape(target)}"',)))
+    return file
+
+
+def _xliff_units(root: Node) -> Iterator[tuple[Node, Node, bool, bool]]:
+    """Yield every unit or segment with its source, whether it is translated, and whether white space is kept."""
+    stack = [(root, True, False)]
+    while stack:
+        node, translated, preserved = stack.pop()
+        translated = {"no": False, "yes": True}.get(node.get("translate") or "", translated)
+        preserved = {"preserve": True, "default": False}.get(node.get("xml:space") or "", preserved)
+        source = node.find("source")
+        if node.name in ("trans-unit", "segment") and source is not None:
+            yield node, source, translated, preserved
+            continue
+        if node.name not in (
+            "alt-trans",
+            "matches",
+            "glossary",
+            "ignorable",
+            "seg-source",
+            "source",
+            "target",
+            "#",
+            "",
+        ):
+            stack += [(child, translated, preserved) for child in reversed(node.children) if child.name]
+
+
+def _add_unit(file: TextFile, unit: Node, source: Node, translated: bool, preserve: bool) -> None:
+    text = file.text
+    identity = unit.get("id")
+    where = f"{unit.name} {identity}" if identity else f"line {text.count(chr(10), 0, unit.start) + 1}"
+    content = parse_content(text, source, preserve)
+    if not content.text.strip():
+        return
+    target = unit.find("target")
+    state = (target.get("state") if target is not None else None) or unit.get("state")
+    is_open = state is None or state in OPEN_STATES
+    filled = target is not None and text[target.inner.start : target.inner.stop].strip() != ""
+    if not translated:
+        file.skip(where, content.text, "marked as not to be translated")
+    elif filled and not (state is not None and is_open):
+        file.skip(where, content.text, "already translated")
+    elif unit.find("seg-source") is not None:
+        file.skip(where, content.text, "divided into segments, which XLIFF 1.2 leaves to other programs")
+    else:
+        span, before, after = _place(text, source, target)
+        file.segments.append(
+            Segment(content, where, span, write_with(escape_xml, content.codes, before, after), in_place=False)
+        )
+
+
+def _place(text: str, source: Node, target: Node | None) -> tuple[range, str, str]:
+    """Return the range that a target replaces, and the tags before and after it."""
+    prefix = text[source.start + 1 : source.inner.start].split("source")[0]
+    if target is not None and target.has_end:
+        return target.inner, "", ""
+    if target is not None:  # <target/>
+        opening = text[target.start : target.stop].rstrip("/> \t\r\n")
+        return range(target.start, target.stop), f"{opening}>", f"</{prefix}target>"
+    return range(source.stop, source.stop), f"{_new_line(text, source)}<{prefix}target>", f"</{prefix}target>"
+
+
+def _new_line(text: str, node: Node) -> str:
+    """Return the line break and the indentation before an element; "" if it is not the first one on its line."""
+    line = text.rfind("\n", 0, node.start) + 1
+    indent = text[line : node.start]
+    return ("\r\n" if text[:line].endswith("\r\n") else "\n") + indent if not indent.strip() and line else ""
+
+
+# TMX
+
+
+def parse_tmx(data: bytes, name: str, source: str | None = None, target: str | None = None) -> TextFile:
+    """Parse a translation memory.
+
+    Args:
+        data: The file.
+        name: Its name, for errors.
+        source: Code of the source language; by default that of the file.
+        target: Code of the target language.
+    """
+    file = TextFile(decode_xml(data, name))
+    root = parse_xml(file.text, name)
+    if root.name != "tmx":
+        raise UserError(f"{name}: is not TMX (its root element is <{root.name[:40]}>)")
+    if target is None:
+        raise UserError(f"{name}: a translation memory needs the code of the target language")
+    header, body = root.find("header"), root.find("body")
+    stated = (header.get("srclang") if header is not None else None) or "*all*"
+    for number, unit in enumerate((one for one in (body.children if body else ()) if one.name == "tu"), 1):
+        language = source or unit.get("srclang") or stated
+        _add_translation(file, unit, f"unit {unit.get('tuid') or number}", language, target)
+    return file
+
+
+def _add_translation(file: TextFile, unit: Node, where: str, source: str, target: str) -> None:
+    variants = [(one.get("xml:lang") or one.get("lang") or "", one) for one in unit.children if one.name == "tuv"]
+    chosen = next((one for language, one in variants if source == "*all*" or _matches(language, source)), None)
+    segment = chosen.find("seg") if chosen is not None else None
+    if chosen is None or segment is None:
+        file.skip(where, "", f"no text in the source language {source}")
+        return
+    content = parse_content(file.text, segment, False)
+    existing = next((one for language, one in variants if one is not chosen and _matches(language, target)), None)
+    if not content.text.strip():
+        return
+    place = existing.find("seg") if existing is not None else None
+    if place is not None and place.has_end and not file.text[place.inner.start : place.inner.stop].strip():
+        write = write_with(escape_xml, content.codes)
+        file.segments.append(Segment(content, where, place.inner, write, in_place=False))
+    elif existing is not None:
+        file.skip(where, content.text, "already translated")
+    else:
+        last = variants[-1][1].stop
+        before, after = f'{_new_line(file.text, chosen)}<tuv xml:lang="{html.escape(target)}"><seg>', "</seg></tuv>"
+        write = write_with(escape_xml, content.codes, before, after)
+        file.segments.append(Segment(content, where, range(last, last), write, in_place=False))
+
+
+def _matches(language: str, wanted: str) -> bool:
+    """Return whether two language codes name the same language; a region or script of one of them does not count."""
+    one, other = language.lower().replace("_", "-"), wanted.lower().replace("_", "-")
+    return one == other or one.split("-")[0] == other or one == other.split("-")[0]
+
+
+# Inline elements, which both formats write alike
 
 
 def parse_content(text: str, node: Node, preserve: bool) -> MarkedText:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from regard.data.documents.document import Segment, TextFile
 from regard.data.documents.marked_text import Code, MarkedText, MarkedTextBuilder, Part
@@ -84,8 +85,9 @@ class _Part:
             if self._is(node, "p"):
                 number += 1
                 items = _match_fields(list(self._items(node)))
-                for group in _divide(items):
-                    self._add(group, f"{self._label}paragraph {number}")
+                for is_break, group in groupby(items, lambda item: item.kind == "break"):
+                    if not is_break:
+                        self._add(list(group), f"{self._label}paragraph {number}")
 
     def _is(self, node: Node, name: str) -> bool:
         return node.name == name and node.prefix == self._prefix
@@ -270,16 +272,3 @@ def _match_fields(items: list[Item]) -> list[Item]:
 def _run_range(first: Item, last: Item) -> tuple[int, int]:
     assert first.run is not None and last.run is not None
     return first.run.start, last.run.stop
-
-
-def _divide(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Yield the items between breaks."""
-    group: list[Item] = []
-    for item in items:
-        if item.kind != "break":
-            group.append(item)
-        elif group:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -40,8 +40,8 @@ FORMATS: Mapping[str, Format] = {
     "srt": Format((".srt",), "subtitles", "parse_srt", "application/x-subrip"),
     "vtt": Format((".vtt",), "subtitles", "parse_vtt", "text/vtt"),
     "po": Format((".po", ".pot"), "po", media_type="text/x-gettext-translation"),
-    "xliff": Format((".xliff", ".xlf"), "xliff", media_type="application/xliff+xml", languages=("target",)),
-    "tmx": Format((".tmx",), "tmx", media_type="application/x-tmx+xml", languages=("source", "target")),
+    "xliff": Format((".xliff", ".xlf"), "bilingual", "parse_xliff", "application/xliff+xml", languages=("target",)),
+    "tmx": Format((".tmx",), "bilingual", "parse_tmx", "application/x-tmx+xml", languages=("source", "target")),
     "docx": Format(
         (".docx",),
         "docx",

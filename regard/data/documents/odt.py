@@ -5,6 +5,7 @@ Spans and links are markup, which is placed around the aligned words. Tabs and l
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 
 from regard.data.documents.document import Segment, TextFile, write_with
 from regard.data.documents.marked_text import Code, MarkedTextBuilder
@@ -54,8 +55,9 @@ def _add_segments(file: TextFile, label: str) -> None:
             continue
         if node.name in ("p", "h") and node.prefix == prefix:
             number += 1
-            for group in _divide(list(_items(file.text, node))):
-                _add(file, group, f"{label}paragraph {number}")
+            for is_break, group in groupby(_items(file.text, node), lambda item: item[0] == "break"):
+                if not is_break:
+                    _add(file, list(group), f"{label}paragraph {number}")
         stack += reversed(node.children)
 
 
@@ -77,17 +79,6 @@ def _items(text: str, parent: Node) -> Iterator[Item]:
             yield "close", node, "", (node.closing,), node.closing
         else:
             yield "break" if node.name in BREAKS else "single", node, "", (span,), span
-
-
-def _divide(items: list[Item]) -> Iterator[list[Item]]:
-    """Yield the items between breaks."""
-    group: list[Item] = []
-    for item in [*items, ("break", Node("", 0, 0), "", (), range(0))]:
-        if item[0] != "break":
-            group.append(item)
-        elif group:
-            yield group
-            group = []
 
 
 def _add(file: TextFile, group: list[Item], where: str) -> None:
