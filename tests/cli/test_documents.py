@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.documents.segment_translation import AlignedTranslation, Requests
+from regard.data.documents.segment_translation import AlignedTranslation, Requests, SentenceRequest
+from regard.data.text.sentences import LengthWarnings
 from regard.pipelines import translate_document as module
+from regard.pipelines.translator import Translator
 from tests.conftest import Command
 from tests.data.documents.stubs import reverse
 
@@ -147,3 +149,12 @@ def test_a_journal_of_other_options_is_not_used(
     assert result.err.startswith(f"regard: {journal} belongs to another model or other options; starting again\n")
     assert "我喜欢苹果" in output.read_text("utf-8")
     assert not journal.exists()
+
+
+def test_long_sentences_of_a_document_are_numbered(trained_run: Path) -> None:
+    warnings = LengthWarnings("sentence")
+    translate = module.translate_with(Translator.load(trained_run), warnings=warnings)
+    translate([SentenceRequest("I love apples")])
+    translate([SentenceRequest("I love apples"), SentenceRequest("I love apples and " * 9 + "tea")])
+    assert warnings.message is not None
+    assert warnings.message.startswith("sentence 3: ")
