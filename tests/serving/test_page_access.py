@@ -115,11 +115,26 @@ def test_weights_can_be_read_as_a_table(page: Page) -> None:
     assert all(0.2 < weight <= 1 for weight in largest)
 
 
-def test_long_maps_are_neither_cut_off_nor_ribbons(page: Page) -> None:
+COUNT_CURVES = """() => {
+  window.curves = 0;
+  const draw = CanvasRenderingContext2D.prototype.bezierCurveTo;
+  CanvasRenderingContext2D.prototype.bezierCurveTo = function (...points) {
+    window.curves++;
+    draw.apply(this, points);
+  };
+}"""
+
+
+def test_long_maps_are_neither_cut_off_nor_ribbons_and_draw_only_strong_lines(page: Page) -> None:
     page.enter("I love apples " + "and books " * 60, "translate")
     page.open("attention")
+    page.page.evaluate(COUNT_CURVES)
     page.click("encoder.0.attention, head 0")
     page.wait_until(lambda: "encoder.0" in page.text(".head-title"))
+    page.page.wait_for_timeout(100)
+    assert (
+        0 < page.page.evaluate("window.curves") < 10_000
+    )  # 15,000 weights, drawn when shown and when the point is reset
     for name in ("matrix", "lines"):
         box = page.page.locator(f"canvas.{name}").bounding_box()
         assert 0.4 < box["width"] / box["height"] < 2.5, name

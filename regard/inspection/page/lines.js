@@ -6,6 +6,7 @@ import { moveIndex } from "./pointing.js";
 
 const MIN_SHARE = 0.08; // of the largest weight of a row; weaker lines are drawn only for the row under the pointer
 const MIN_STEP = 3, MAX_STEP = 26;
+const MAX_LINES = 3000, MIN_LINES = 3; // lines of the whole map, and of a row; more take seconds and hide each other
 
 /** Lines between two columns of tokens, which are pointed at with `pointing`. */
 export class Lines {
@@ -52,10 +53,11 @@ export class Lines {
     const context = prepare(this.canvas, this.width, this.height);
     const colours = pageColours();
     context.lineCap = "round";
+    const most = Math.max(MIN_LINES, Math.floor(MAX_LINES / (this.map.rows * this.layers.length)));
     for (const { map, colour } of this.layers) {
       context.strokeStyle = colour ?? colours.accent;
       for (let row = 0; row < map.rows; row++) {
-        if (point?.row === undefined || point.row === row) this.drawRow(context, map, row, point);
+        if (point?.row === undefined || point.row === row) this.drawRow(context, map, row, point, most);
       }
     }
     context.globalAlpha = 1;
@@ -73,11 +75,13 @@ export class Lines {
     drawLabels(this.columns, point?.column, "left", this.width - this.right + 6);
   }
 
-  drawRow(context, map, row, point) {
+  /** Draw the lines of a row: all of a row under the pointer, otherwise the `most` strongest. */
+  drawRow(context, map, row, point, most) {
     const { left, width, right } = this;
     const weights = map.values.subarray(row * map.columns, (row + 1) * map.columns);
-    const largest = weights.reduce((a, b) => Math.max(a, Math.abs(b) || 0), 0);
-    const threshold = point?.row === row ? 0.002 : MIN_SHARE * largest;
+    const sorted = weights.map((weight) => Math.abs(weight) || 0).sort();
+    const least = point ? 0 : sorted.at(-most) ?? 0;
+    const threshold = point?.row === row ? 0.002 : Math.max(least, MIN_SHARE * sorted.at(-1));
     const x = [left, (left + width - right) / 2, width - right];
     weights.forEach((weight, column) => {
       const share = Math.abs(weight) / map.high;
