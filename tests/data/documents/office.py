@@ -75,7 +75,7 @@ def plain_docx() -> bytes:
     document = Document()
     run = document.add_paragraph("I love apples. We buy tea.").runs[0]
     document.add_comment(run, text="You see cats", author="Ann", initials="A")
-    for text in ("", "42", "  ", "The end"):
+    for text in ("", "42", "  ", "— …", "The end"):
         document.add_paragraph(text)
     return _docx_bytes(document)
 

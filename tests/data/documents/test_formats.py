@@ -209,6 +209,12 @@ def test_values_that_are_names_are_not_translated(value: str, is_text: bool) -> 
     assert (len(document.segments), len(document.untranslated)) == (is_text, not is_text)
 
 
+def test_paragraphs_without_letters_and_digits_are_no_segments() -> None:
+    document = parse_document(OFFICE_FILES["plain.docx"](), "plain.docx")
+    texts = [segment.content.text for segment in document.segments]
+    assert texts == ["I love apples. We buy tea.", "42", "The end", "You see cats"]
+
+
 def test_the_report_lists_what_is_not_translated() -> None:
     document = parse(Path(__file__).parent / "files" / "messages.json")
     _, report = translate_document(document, identity)

@@ -270,6 +270,15 @@ def test_changed_corpus_is_an_error() -> None:
         list(cleaner.clean(lambda: (PairRecord(pair, "file", 1) for pair in next(passes))))
 
 
+def test_report_has_the_value_that_a_rule_compares() -> None:
+    records = [PairRecord(pair, "file", line) for line, pair in enumerate([*USUAL, LONGER], start=1)]
+    cleaner = Cleaner(CleaningSettings(), ("en", "de"))
+    list(cleaner.clean(lambda: iter(records)))
+    (example,) = cleaner.report.examples("ratio")
+    assert example.line == len(records)
+    assert float(example.detail) > 1
+
+
 def test_report_has_counts_examples_and_no_external_resources() -> None:
     records = [PairRecord(Pair("<script>alert(1)</script> x", "y"), "dir/file.tsv", 3), PairRecord(GOOD, "file.tsv", 4)]
     cleaner = Cleaner(CleaningSettings(), ("en", "de"))
