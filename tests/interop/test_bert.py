@@ -93,6 +93,15 @@ def test_token_embeddings_are_equal(folder: Path, foreign: Any, tmp_path: Path) 
         np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
+def test_texts_are_neither_cut_nor_padded(folder: Path) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=9)
+    short, long = WordPieceTokenizer(backend).encode_batch(["man", "the man the man the man"])
+    assert (len(short), len(long)) == (3, 8)
+    assert backend.truncation is not None  # the given tokenizer is not changed
+
+
 def test_empty_text_needs_special_tokens() -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordPiece({word: i for i, word in enumerate(WORDS)}))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
