@@ -73,7 +73,8 @@ async def embed(request: Request, body: schemas.ApiEmbedRequest, service: Servic
     model = service.models.find(body.model, "embed")
     assert model.job_builder is not None
     jobs = model.job_builder.embedding_jobs(body.text_list, body.pool)
-    longest, limit = max(job.size for job in jobs) - 1, service.limits.sentence_tokens
+    longest = max(job.size for job in jobs) - 1  # without END
+    limit = service.limits.sentence_tokens
     if longest > limit:
         raise bad_request(f"a text has {longest} tokens; at most {limit} tokens can be embedded")
     return _json_response(model.name, "vectors", await service.run(request, model, jobs))

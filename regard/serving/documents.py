@@ -95,18 +95,17 @@ class JobBuilder:
         self, document: "Document", n_best: int = 1, confidence: bool = False, glossary: Terms = ()
     ) -> list[Job]:
         """Return the jobs that translate the sentences of a document, with confidences and flags if requested."""
-        kind: Alignments = "json" if isinstance(document, TextDocument) else True
+        # The alignments of a plain text are only copied to the response, so the worker encodes them as JSON. Those of
+        # HTML are sent as numbers, with which this process places the inline elements.
+        alignment_form: Alignments = "json" if isinstance(document, TextDocument) else True
         quality: Options = (("confidence", True),) if confidence else ()
         terms: Options = (("glossary", glossary),) if glossary else ()
-        return [
-            Job(
-                "translate",
-                text,
-                (("n_best", n_best), ("alignments", aligned and kind), *quality, *terms),
-                self.count_tokens(text) + 1,
-            )
-            for text, aligned, _ in document.sentences
-        ]
+        jobs = []
+        for sentence in document.sentences:
+            alignments: Alignments = alignment_form if sentence.needs_alignment else False
+            options: Options = (("n_best", n_best), ("alignments", alignments), *quality, *terms)
+            jobs.append(Job("translate", sentence.text, options, self._job_size(sentence.text)))
+        return jobs
 
     def length_warning(self, sentence: SourceSentence) -> str | None:
         """Return a warning if a sentence is longer than those of the training data, or was divided."""
@@ -114,7 +113,11 @@ class JobBuilder:
 
     def embedding_jobs(self, texts: Sequence[str], pool: str) -> list[Job]:
         """Return the jobs that embed texts, which are not split."""
-        return [Job("embed", text, (("pool", pool),), self.count_tokens(text) + 1) for text in texts]
+        return [Job("embed", text, (("pool", pool),), self._job_size(text)) for text in texts]
+
+    def _job_size(self, text: str) -> int:
+        """Return the number of source tokens of a text, with END."""
+        return self.count_tokens(text) + 1
 
     def count_tokens(self, text: str) -> int:
         """Return the number of source tokens of a text, without END."""
