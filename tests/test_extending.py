@@ -62,7 +62,7 @@ def serve(run: Path) -> None:
     """Load a model as a worker of the server does, and run its operation."""
     runner = load_runner(LoadRequest(run.name, run, "cpu", None, {}, None, None))
     runner.warm_up()
-    if "classify" in runner.operations:
+    if "classify" in runner.info.operations:
         image = Path("images/red/000.png").read_bytes()
         ((ranking,),) = [runner.run("classify", [image], {})]
         assert {name for name, _ in ranking} == {"blue", "green", "red"}

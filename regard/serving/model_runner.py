@@ -61,21 +61,22 @@ class ModelRunner:
 
     Attributes:
         info: description of the model for the server.
-        operations: functions that take the items of a batch and options, and return one result per item.
+        functions: the functions of the API's operations and of the page's views, by name. They take the items of a
+            batch and options, and return one result per item.
     """
 
     info: ModelInfo
-    operations: dict[str, Callable[..., list[Any]]]
+    functions: dict[str, Callable[..., list[Any]]]
 
     def warm_up(self) -> None:
         """Run the model once, so that the first requests are not slower than others."""
 
     def run(self, operation: str, items: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        """Run an operation on a batch."""
-        if operation not in self.operations:
+        """Run an operation or a view on a batch."""
+        if operation not in self.functions:
             supported = ", ".join(self.info.operations) or "only the page"
             raise UserError(f"{self.info.name} does not support {operation}; it supports {supported}")
-        return self.operations[operation](items, **options)
+        return self.functions[operation](items, **options)
 
 
 def load_runner(request: LoadRequest) -> ModelRunner:
@@ -93,13 +94,13 @@ def load_runner(request: LoadRequest) -> ModelRunner:
     if request.engine not in (None, "regard") or request.precision is not None:
         raise UserError(f"{request.run} is not a translation model; omit --engine and --precision")
     if input_type == "text":
-        return InspectionRunner(request, is_two_view=False)
+        return PositionsRunner(request)
     if request.search:
         raise UserError(f"{request.run} is an image model and has no search settings; omit --search")
     if input_type == "images":
         return ClassificationRunner(request)
     check_input_type(folder, "pairs")
-    return InspectionRunner(request, is_two_view=True)
+    return TwoViewRunner(request)
 
 
 class TranslationRunner(ModelRunner):
@@ -111,12 +112,12 @@ class TranslationRunner(ModelRunner):
             request.run, device=device, engine=request.engine, precision=request.precision
         ).select(*(request.languages or (None, None)))
         self.has_attention = translator.generator.has_attention
-        self.operations = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
+        self.functions = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
         if self.has_attention:
-            self.operations |= {name: partial(self._view, view) for name, view in TEXT_VIEWS.items()}
+            self.functions |= {name: partial(self._view, view) for name, view in TEXT_VIEWS.items()}
             if has_log(request.run):
-                self.operations["training_map"] = self._checkpoint_maps(request.run, str(device))
-            self.operations |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
+                self.functions["training_map"] = self._checkpoint_maps(request.run, str(device))
+            self.functions |= {"embed": self.embed, "positions": _for_each(view_positions, translator.model)}
         search = parse_settings(translator.generator.settings_class, request.search, "search")
         self.settings = translator.resolve_settings(search)
         self.info = _describe(
@@ -220,7 +221,7 @@ class TrainingRunner(ModelRunner):
     """A training run that has not saved a model yet. The page shows its log."""
 
     def __init__(self, request: LoadRequest) -> None:
-        self.operations = {}
+        self.functions = {}
         device = str(choose_device(request.device))
         self.info = ModelInfo(request.name, UNFINISHED, (), 0, device, sections=("training",))
 
@@ -232,7 +233,7 @@ class ClassificationRunner(ModelRunner):
         device = choose_device(request.device)
         self.classifier = Classifier.load(request.run, device)
         model = self.classifier.model
-        self.operations = {
+        self.functions = {
             "classify": self.classify,
             "image": _for_each(images.view_image, self.classifier),
             "image_overview": _for_each(overview.view_image_overview, self.classifier),
@@ -241,7 +242,7 @@ class ClassificationRunner(ModelRunner):
         classes = self.classifier.classes
         sections: tuple[str, ...] = ("overview", "image", "positions")
         if isinstance(model, ViT | Swin):
-            self.operations |= {name: _for_each(view, self.classifier) for name, view in IMAGE_VIEWS.items()}
+            self.functions |= {name: _for_each(view, self.classifier) for name, view in IMAGE_VIEWS.items()}
             sections = ("overview", "image", *IMAGE_VIEWS, "positions")
         self.info = _describe(request, model, device, operations=("classify",), classes=classes, sections=sections)
 
@@ -262,30 +263,35 @@ class ClassificationRunner(ModelRunner):
         ]
 
 
-class InspectionRunner(ModelRunner):
-    """A model that supports only the page: a two-view model, or a text model without a tokenizer."""
+class TwoViewRunner(ModelRunner):
+    """A two-view model, which supports only the page."""
 
-    def __init__(self, request: LoadRequest, is_two_view: bool) -> None:
+    def __init__(self, request: LoadRequest) -> None:
         device = choose_device(request.device)
         self.model, _ = load_model(find_model_folder(request.run), device)
-        if is_two_view:
-            self.operations = {
-                "views": _for_each(images.view_image_pair, self.model),
-                "image_overview": _for_each(overview.view_pair_overview, self.model),
-            }
-        else:
-            self.operations = {}
-        self.operations["positions"] = _for_each(view_positions, self.model)
-        lacks = None if is_two_view else "tokenizer"
-        sections = ("overview", "views", "positions") if is_two_view else ("positions",)
-        self.info = _describe(request, self.model, device, operations=(), sections=sections, lacks=lacks)
+        self.functions = {
+            "image_overview": _for_each(overview.view_pair_overview, self.model),
+            "views": _for_each(images.view_image_pair, self.model),
+            "positions": _for_each(view_positions, self.model),
+        }
+        sections = ("overview", "views", "positions")
+        self.info = _describe(request, self.model, device, operations=(), sections=sections)
 
     def warm_up(self) -> None:
-        if "views" in self.operations:
-            size = images.PATCHES_PER_SIDE * self.model.config.patch
-            blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
-            with torch.no_grad():
-                self.model.decode_views(blank, blank)
+        size = images.PATCHES_PER_SIDE * self.model.config.patch
+        blank = torch.zeros(1, self.model.config.channels, size, size, device=self.model.mask_token.device)
+        with torch.no_grad():
+            self.model.decode_views(blank, blank)
+
+
+class PositionsRunner(ModelRunner):
+    """A text model without a tokenizer. The page shows only its positions."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        device = choose_device(request.device)
+        model, _ = load_model(find_model_folder(request.run), device)
+        self.functions = {"positions": _for_each(view_positions, model)}
+        self.info = _describe(request, model, device, operations=(), sections=("positions",), lacks="tokenizer")
 
 
 def _describe(request: LoadRequest, model: Any, device: torch.device, **fields: Any) -> ModelInfo:

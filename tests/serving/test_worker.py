@@ -81,19 +81,19 @@ class ScriptedConnection:
 
 
 class Runner:
-    """A runner whose operations are functions."""
+    """A runner of given functions."""
 
     info = "info"
 
-    def __init__(self, **operations: Callable[..., Any]) -> None:
-        self.operations, self.warm = operations, False
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        self.functions, self.warm = functions, False
 
     def warm_up(self) -> None:
         self.warm = True
 
     def run(self, operation: str, items: Any, options: dict[str, Any]) -> Any:
         assert self.warm
-        return self.operations[operation](*items, **options)
+        return self.functions[operation](*items, **options)
 
 
 class DerivedError(UserError):
