@@ -81,7 +81,7 @@ class Batcher:
 
         Args:
             client: name of the client; clients take turns.
-            seconds: time in which all jobs are done; by default the deadline of the limits.
+            seconds: maximum time until the last result; by default the deadline of the limits.
 
         Raises:
             ApiError: The queue is full, the deadline has passed, or a job failed.
@@ -98,10 +98,10 @@ class Batcher:
                     raise deadline_exceeded(seconds) from None
                 yield result
         finally:
-            self._metrics.dropped.labels(self.info.name).inc(self._queue.remove(request))
+            num_removed = self._queue.remove(request)
+            self._metrics.dropped.labels(self.info.name).inc(num_removed)
             for queued in request.jobs:
-                if not queued.result.cancel() and not queued.result.cancelled():
-                    queued.result.exception()  # otherwise asyncio logs that the exception was never retrieved
+                _discard(queued.result)
 
     def _enqueue(self, jobs: Sequence[Job], client: str) -> QueuedRequest:
         self._make_room(len(jobs), client)
@@ -255,6 +255,12 @@ class Batcher:
                 log_event("worker restarted", model=self.info.name)
                 return
             await worker.stop()
+
+
+def _discard(result: asyncio.Future[Any]) -> None:
+    """Cancel a pending result, or mark the exception of a failed one as retrieved, so that asyncio does not log it."""
+    if not result.cancel() and not result.cancelled():
+        result.exception()
 
 
 def _fail(queued: QueuedJob, error: ApiError) -> None:
