@@ -46,7 +46,8 @@ def draw_figure(scene: Any) -> Figure:
     title = "\n".join(_wrap(text, int(width * 10)) for text in (scene.source, scene.translation))
     parts[0].suptitle(title, fontsize=12)
     axes = parts[0].subplots()
-    _draw_map(axes, scene.alignment, scene.labels["translation"], scene.labels["source"], 9)
+    _draw_map(axes, scene.alignment)
+    _label_axes(axes, scene.labels["translation"], scene.labels["source"], font_size=9, slanted=True)
     axes.set_xlabel("cross-attention, mean over all heads", fontsize=8, color="#66707f")
     for part, (group, views) in zip(parts[1:], groups, strict=True):
         _draw_group(part, group, views, scene, most_heads)
@@ -64,28 +65,31 @@ def _draw_group(part: SubFigure, group: str, views: Sequence[Any], scene: Any, c
                 continue
             row_labels = scene.labels[view.rows] if head == 0 else []
             column_labels = scene.labels[view.columns] if row == 0 else []
-            _draw_map(axes, view.weights[head], row_labels, column_labels, 5)
+            _draw_map(axes, view.weights[head])
+            _label_axes(axes, row_labels, column_labels, font_size=5, slanted=False)
             axes.set_xlabel(f"layer {view.layer} · head {head}", fontsize=6, labelpad=1.5, color="#66707f")
 
 
-def _draw_map(
-    axes: Axes, weights: npt.NDArray[np.floating], rows: Sequence[str], columns: Sequence[str], font_size: int
-) -> None:
+def _draw_map(axes: Axes, weights: npt.NDArray[np.floating]) -> None:
+    """Draw one attention map, (rows, columns), without labels."""
     signed = weights.min() < 0
     high = max(float(abs(weights).max()), 1e-9)
     low = -high if signed else 0.0
     axes.imshow(weights, cmap="PuOr" if signed else COLOUR_MAP, vmin=low, vmax=high, interpolation="nearest")
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, pad=2)
     for spine in axes.spines.values():
         spine.set_color("#c9d0da")
         spine.set_linewidth(0.6)
+
+
+def _label_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], font_size: int, slanted: bool) -> None:
+    """Write the labels of the rows on the left, and those of the columns at the top, slanted or vertical."""
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=2)
     for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
         shown = labels if len(labels) <= MAX_LABELS else []
         axis.set_ticks(range(len(shown)), [_shorten(label) for label in shown], fontsize=font_size)
-    is_large = font_size >= 8
-    axes.tick_params(axis="x", labelrotation=45 if is_large else 90)
-    if is_large:
+    axes.tick_params(axis="x", labelrotation=45 if slanted else 90)
+    if slanted:
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("left")
             label.set_rotation_mode("anchor")

@@ -133,11 +133,12 @@ def probe(
     record: Collection[Quantity] = WEIGHTS_ONLY,
     keep: int | None = 1,
 ) -> Iterator[AttentionRecords]:
-    """Records quantities of a model's attention modules within the block, by module name. Outputs do not change.
+    """Record quantities of the attention modules of a model inside the block, by module name.
 
-    A `Translator` called within the block runs a second, teacher-forced pass over its best translations, so that each
-    record holds complete sentences: row t of the weights is target position t. For step-by-step decoding, use
-    keep=None and `AttentionRecord.concatenated`. If probes are nested, only the inner one records.
+    The outputs of the model do not change. A `Translator` that is called inside the block runs a second, teacher-forced
+    pass over its best translations, so that each record holds complete sentences: row t of the weights is target
+    position t. For step-by-step decoding, use keep=None and `AttentionRecord.concatenated`. If probes are nested, only
+    the inner one records.
 
     Args:
         model: Any model built from `Attention`.
@@ -160,6 +161,7 @@ def probe(
     with ExitStack() as stack:
         stack.enter_context(use_qkv_hook(attentions.values(), recorder.observe))
         if "context" in record:
+            # The hook above is called before the context is computed, so it is read from the output projection's input.
             for attention in attentions.values():
                 handle = attention.out.register_forward_pre_hook(recorder.context_hook(attention))
                 stack.callback(handle.remove)
