@@ -29,11 +29,11 @@ Tokens = Sequence[int]
 
 @dataclass(frozen=True)
 class TokenGraphs:
-    """TokenGraphs of several sources."""
+    """The predicted graphs of several sources, one per row."""
 
     log_probs: Tensor  # of all tokens at each vertex, (R, L, V)
-    transitions: Tensor  # log-probabilities, (R, L, L)
-    lengths: Sequence[int]  # number of vertices
+    transitions: Tensor  # log-probabilities from each vertex (dim 1) to each vertex (dim 2), (R, L, L)
+    lengths: Sequence[int]  # number of vertices of each graph
 
     def lengths_tensor(self) -> Tensor:
         """Return the number of vertices, (R,)."""
@@ -55,14 +55,23 @@ class Paths(NamedTuple):
 
 
 def find_paths(log_probs: Tensor, transitions: Tensor, lengths: Tensor, lookahead: bool) -> Paths:
-    """Choose a token and a transition at every vertex, without synchronising with the device."""
-    best = log_probs.max(-1)
+    """Choose the best token and the best transition at every vertex, without synchronising with the device.
+
+    Args:
+        log_probs: Of all tokens at each vertex, (R, L, V).
+        transitions: Log-probabilities from each vertex (dim 1) to each vertex (dim 2), (R, L, L).
+        lengths: Number of vertices of each graph, (R,).
+        lookahead: Add the log-probability of the best token of the next vertex to that of each transition.
+    """
+    token_log_probs, tokens = log_probs.max(-1)
     scores = transitions
     if lookahead:
+        # The last vertex ends the path and predicts no token.
         is_last = torch.arange(transitions.shape[1], device=lengths.device) == lengths[:, None] - 1
-        scores = transitions + best.values.masked_fill(is_last, 0)[:, None]
-    following = scores.argmax(-1)
-    return Paths(best.indices, best.values, following, transitions.gather(2, following[..., None])[..., 0])
+        scores = transitions + token_log_probs.masked_fill(is_last, 0)[:, None]
+    next_vertices = scores.argmax(-1)
+    next_log_probs = transitions.gather(2, next_vertices[..., None])[..., 0]
+    return Paths(tokens, token_log_probs, next_vertices, next_log_probs)
 
 
 class TokenGraphDecoder:
@@ -88,10 +97,10 @@ class TokenGraphDecoder:
         """Return the hypothesis of the path that starts at the first vertex of each row."""
         rows = zip(lengths, *(part.tolist() for part in paths), strict=True)
         hypotheses = []
-        for length, tokens, token_log_probs, following, next_log_probs in rows:
+        for length, tokens, token_log_probs, next_vertices, next_log_probs in rows:
             vertices, log_probs, vertex = list[int](), list[float](), 0
             while vertex < length - 1:
-                log_prob, vertex = next_log_probs[vertex], following[vertex]
+                log_prob, vertex = next_log_probs[vertex], next_vertices[vertex]
                 vertices.append(vertex)
                 log_probs.append(log_prob if vertex == length - 1 else log_prob + token_log_probs[vertex])
             predicted = [tokens[vertex] for vertex in vertices[:-1]]
