@@ -300,13 +300,10 @@ class Tokenizer:
         The last character of white space before a word belongs to it; tokens of other white space have index -1.
         """
         token_bytes = list(self._look_up(ids, self._bytes))
-        byte_words: list[int] = []
-        for number, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", b"".join(token_bytes).decode("utf-8"))):
-            if word:
-                space, word = space[:-1], space[-1:] + word
-            byte_words += [-1] * len(space.encode("utf-8")) + [number] * len(word.encode("utf-8"))
-        # No token crosses a word boundary, so its last byte determines its word.
-        return [byte_words[end - 1] if end else -1 for end in accumulate(map(len, token_bytes))]
+        words = _word_of_each_byte(b"".join(token_bytes).decode("utf-8"))
+        token_ends = accumulate(map(len, token_bytes))
+        # No token crosses a word boundary, so its last byte determines its word. A language token has no bytes.
+        return [words[end - 1] if end else -1 for end in token_ends]
 
     def to_tokenizers(self) -> tokenizers.Tokenizer:
         """Return a tokenizer of the `tokenizers` library that gives the same ids for text in NFC.
@@ -383,7 +380,8 @@ class Tokenizer:
         model = state["model"]
         relevant = [self._tokens, model["merges"], model["ignore_merges"], state["pre_tokenizer"]]
         added = [token["content"] for token in state["added_tokens"]]
-        relevant += [added] if added else []
+        if added:  # otherwise the fingerprint is that of earlier versions, which could not add tokens
+            relevant.append(added)
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode("utf-8")).hexdigest()[:16]
 
     def _copy(self) -> tokenizers.Tokenizer:
@@ -498,6 +496,16 @@ def _normalised_batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 def _add_leading_space(text: str, name: str) -> str:
     return LEADING_SPACE.normalize_str(_normalise(text, name))
+
+
+def _word_of_each_byte(text: str) -> list[int]:
+    """Return the index of the word of each UTF-8 byte; -1 for white space that is not directly before a word."""
+    words: list[int] = []
+    for index, (space, word) in enumerate(re.findall(r"(\s*)(\S*)", text)):
+        if word:
+            space, word = space[:-1], space[-1:] + word
+        words += [-1] * len(space.encode("utf-8")) + [index] * len(word.encode("utf-8"))
+    return words
 
 
 def is_unspaced(text: str) -> bool:

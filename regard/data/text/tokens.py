@@ -93,33 +93,39 @@ class DropoutTokens(RaggedArray):
     chosen by a hash; sentences that would become longer than `limit` stay as in epoch 0.
     """
 
-    words: RaggedArray  # number of each word
-    segmentations: RaggedArray  # of each word in turn; the first of them is without dropout
+    words: RaggedArray  # index of the distinct word of each word
+    segmentations: RaggedArray  # SAMPLES of each distinct word in turn; the first of them is without dropout
     limit: int
     seed: int
 
     def lengths_at(self, rows: Ints) -> Ints:
         if rows.max(initial=0) < len(self):
             return super().lengths_at(rows)
-        chosen, offsets = self._choose(rows)
-        return self._sum(self.segmentations.lengths_at(chosen), offsets)
+        chosen, offsets = self._choose_segmentations(rows)
+        return self._sum_per_row(self.segmentations.lengths_at(chosen), offsets)
 
     def take(self, rows: Ints) -> RaggedArray:
         if rows.max(initial=0) < len(self):
             return super().take(rows)
-        chosen, offsets = self._choose(rows)
+        chosen, offsets = self._choose_segmentations(rows)
         taken = self.segmentations.take(chosen)
         return RaggedArray(taken.tokens, taken.offsets[offsets])
 
-    def _choose(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the index of the segmentation of each word, and the offsets of the rows in them."""
+    def _choose_segmentations(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the stored segmentation of each word of the rows, (words,), and the offsets of the rows, (rows + 1,).
+
+        The first of the SAMPLES segmentations of a word is without dropout. Rows of epoch 0 have it, and so have rows
+        that would exceed `limit`.
+        """
         words = self.words.take(rows % len(self))
-        row = np.arange(len(rows)).repeat(words.lengths)
-        hashes = hash_integers(self.seed, rows[row], np.arange(len(row)) - words.offsets[row])
-        first = words.tokens.astype(np.int64) * SAMPLES
-        chosen = first + 1 + (hashes % np.uint64(SAMPLES - 1)).astype(np.int64)
-        too_long = self._sum(self.segmentations.lengths_at(chosen), words.offsets) > self.limit
-        return np.where((too_long | (rows < len(self)))[row], first, chosen), words.offsets
+        row_of_word = np.arange(len(rows)).repeat(words.lengths)
+        position = np.arange(len(row_of_word)) - words.offsets[row_of_word]  # of a word in its row
+        plain = words.tokens.astype(np.int64) * SAMPLES
+        hashes = hash_integers(self.seed, rows[row_of_word], position)
+        sampled = plain + 1 + (hashes % np.uint64(SAMPLES - 1)).astype(np.int64)
+        is_too_long = self._sum_per_row(self.segmentations.lengths_at(sampled), words.offsets) > self.limit
+        is_plain = is_too_long | (rows < len(self))
+        return np.where(is_plain[row_of_word], plain, sampled), words.offsets
 
     def release_pages(self) -> None:
         super().release_pages()
@@ -127,7 +133,8 @@ class DropoutTokens(RaggedArray):
         self.segmentations.release_pages()
 
     @staticmethod
-    def _sum(lengths: Ints, offsets: Ints) -> Ints:
+    def _sum_per_row(lengths: Ints, offsets: Ints) -> Ints:
+        """Return the sum of the lengths of the words of each row, (rows,)."""
         return np.diff(np.concatenate(([0], np.cumsum(lengths)))[offsets])
 
 
