@@ -96,7 +96,7 @@ def check_embedding_file(path: Path, pool: str) -> Pooling:
 
 
 def embed_lines(
-    model: Translator | Embedder,
+    embedder: Translator | Embedder,
     lines: Iterable[str],
     pool: Pooling = "mean",
     on_progress: Callable[[int], object] | None = None,
@@ -107,14 +107,20 @@ def embed_lines(
     (lines + 1,): the vectors of line i are vectors[offsets[i] : offsets[i + 1]]. An empty line has the vector of END,
     or the vectors of its special tokens. `on_progress` is called with the number of new lines after each window.
     """
+    width = embedder.model.config.width
+    parts = [np.empty((0, width), np.float32)]
+    lengths: list[int] = []  # number of tokens of each line; empty with "mean"
+    num_lines = 0
     lines = iter(lines)
-    parts = [np.empty((0, model.model.config.width), np.float32)]
-    lengths: list[int] = []
     while window := list(islice(lines, WINDOW)):
-        vectors = model.embed(window, pool, first=len(lengths) + 1)
-        joined = torch.stack(vectors) if pool == "mean" else torch.cat(vectors)
+        embeddings = embedder.embed(window, pool, first=num_lines + 1)
+        num_lines += len(window)
+        if pool == "mean":
+            joined = torch.stack(embeddings)
+        else:
+            joined = torch.cat(embeddings)
+            lengths += map(len, embeddings)
         parts.append(joined.float().cpu().numpy())
-        lengths += [1 if pool == "mean" else len(one) for one in vectors]
         if on_progress is not None:
             on_progress(len(window))
     if pool == "mean":

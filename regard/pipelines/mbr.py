@@ -69,9 +69,14 @@ def build_utility(metric: Metric, language: str) -> Utility:
         tokenise = BLEU(tokenize=name, force=True).tokenizer
     except (RuntimeError, ImportError):
         raise UserError(f"mbr=bleu needs sacreBLEU's tokeniser {name}, which is not installed; use mbr=chrf") from None
-    return lambda candidates, references: bleu_matrix(
-        *([tokenise(text.rstrip()).split() for text in texts] for texts in (candidates, references))
-    )
+
+    def split(texts: Sequence[str]) -> list[list[str]]:
+        return [tokenise(text.rstrip()).split() for text in texts]
+
+    def bleu_utility(candidates: Sequence[str], references: Sequence[str]) -> Doubles:
+        return bleu_matrix(split(candidates), split(references))
+
+    return bleu_utility
 
 
 def chrf_matrix(candidates: Sequence[str], references: Sequence[str]) -> Doubles:
