@@ -71,7 +71,7 @@ class _Worker(Generic[P, B]):
     def __init__(self, make: Callable[[P], B], number: int) -> None:
         self.number = number
         self.connection, other = Pipe()
-        run = os.getpid()
+        run_pid = os.getpid()
         try:
             self.pid = os.fork()  # workers share a memory-mapped corpus without copying it
         except OSError as error:
@@ -79,7 +79,7 @@ class _Worker(Generic[P, B]):
                 f"data worker {number} cannot be started ({error.strerror}); lower training.workers"
             ) from None
         if self.pid == 0:
-            _serve(make, other, run)
+            _serve(make, other, run_pid)
         other.close()
 
     def send(self, plan: P) -> None:
@@ -130,11 +130,11 @@ def _safe_to_fork() -> Iterator[None]:
             gc.enable()
 
 
-def _serve(make: Callable[[Any], Any], connection: Connection, run: int) -> NoReturn:
+def _serve(make: Callable[[Any], Any], connection: Connection, run_pid: int) -> NoReturn:
     """Answer plans in a forked process until the pipe is closed; never returns."""
     code = 1
     try:
-        _initialise_worker(run)
+        _initialise_worker(run_pid)
         with suppress(EOFError, ConnectionError):
             while True:
                 answer = pickle.dumps(_try(make, connection.recv()))
@@ -154,14 +154,14 @@ def _try(make: Callable[[P], B], plan: P) -> B | Exception:
         return error
 
 
-def _initialise_worker(run: int) -> None:
-    """Leave signals to the process of the run, die with it, and never collect objects inherited from it."""
+def _initialise_worker(run_pid: int) -> None:
+    """Ignore signals, exit with the parent process, and exclude inherited objects from garbage collection."""
     gc.freeze()
-    gc.enable()
-    torch.set_num_threads(1)  # the other threads of the run do not exist in a forked process
+    gc.enable()  # only for new objects; `_safe_to_fork` disabled it before the fork
+    torch.set_num_threads(1)  # the other threads of the parent process do not exist in a forked process
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != run:  # the run was killed before prctl took effect
+    if os.getppid() != run_pid:  # the parent process was killed before prctl took effect
         os._exit(1)

@@ -152,7 +152,7 @@ def collate(
     packed: bool,
     pad: int,
     shape: PackedShape | None = None,
-    count: Callable[[RaggedArray, RaggedArray], int] = count_labels,
+    count_loss_terms: Callable[[RaggedArray, RaggedArray], int] = count_labels,
 ) -> TextBatch:
     """Build a batch of some rows of a corpus.
 
@@ -161,14 +161,14 @@ def collate(
         rows: Indices of the pairs.
         packed: Whether the pairs are concatenated in a single row; otherwise they are padded.
         pad: The padding token.
-        shape: Shape to which a packed batch is filled up.
-        count: Returns the number of tokens that the loss is a sum over, given sources and targets.
+        shape: Fixed shape to which the batch is filled up; requires `packed`.
+        count_loss_terms: Returns the number of tokens that the loss is a sum over, given sources and targets.
     """
     source, target = corpus.source.take(rows), corpus.target.take(rows)
     links = None if corpus.links is None else _collate_links(corpus.links.take(rows))
     if links is not None and shape is not None:
         links = shape.fill_links(links)
-    rest = {"rows": rows, "count": count(source, target), "links": links}
+    rest = {"rows": rows, "count": count_loss_terms(source, target), "links": links}
     return _pack(source, target, pad, shape, **rest) if packed else _pad(source, target, pad, **rest)
 
 

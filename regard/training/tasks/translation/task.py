@@ -78,7 +78,7 @@ class TranslationTask(Task[TextBatch]):
         self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         self.collate: Callable[..., TextBatch] = partial(
-            collate, packed=self.packed, pad=self.model.config.pad, count=self._count_function()
+            collate, packed=self.packed, pad=self.model.config.pad, count_loss_terms=self._count_function()
         )
         vocabularies = translator.vocabularies
         self.valid_tokens = tokenise_pairs(
