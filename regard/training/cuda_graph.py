@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-B = TypeVar("B")
-T = TypeVar("T")
+BatchT = TypeVar("BatchT")
+ResultT = TypeVar("ResultT")
 
 HOST_ONLY = {"host_only": True}
 """Metadata of a dataclass field that no kernel depends on: it may differ between replays of a CUDA graph."""
@@ -22,7 +22,7 @@ WARMUP_STEPS = 3
 """Number of eager steps on batches of one shape before capture, in which libraries and kernels are initialised."""
 
 
-class StepGraph(Generic[B, T]):
+class StepGraph(Generic[BatchT, ResultT]):
     """Runs a step repeatedly, from a CUDA graph once one has been captured for batches of the same shape.
 
     On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that `run_step` returns must
@@ -31,26 +31,33 @@ class StepGraph(Generic[B, T]):
     Args:
         run_step: The step, or its first part, given the batches.
         device: Device of the batches.
-        exchange: What runs uncaptured after the first part, given its result: communication between processes.
-        finish: The second part of the step, captured in a graph of its own, given the result of the first part.
+        all_reduce: What runs uncaptured after the first part, given its result: communication between processes.
+        update_weights: The second part of the step, captured in a graph of its own, given the result of the first part.
+
+    Attributes:
+        parts: `run_step`, and `update_weights` if the step has a second part.
+        signature: Stage, shapes and dtypes of the last step, for which `captured` was captured.
+        eager_steps: Number of consecutive eager steps with this signature.
+        captured: The captured step; None during the first steps with a signature.
+        enabled: Whether steps are captured; False after `disable`.
     """
 
     def __init__(
         self,
-        run_step: Callable[[Sequence[B]], Any],
+        run_step: Callable[[Sequence[BatchT]], Any],
         device: torch.device,
-        exchange: Callable[[Any], object] = lambda result: None,
-        finish: Callable[[Any], T] | None = None,
+        all_reduce: Callable[[Any], object] = lambda result: None,
+        update_weights: Callable[[Any], ResultT] | None = None,
     ) -> None:
-        self.device, self.exchange = device, exchange
-        self.parts: list[Callable[[Any], Any]] = [run_step] if finish is None else [run_step, finish]
+        self.device, self.all_reduce = device, all_reduce
+        self.parts: list[Callable[[Any], Any]] = [run_step] if update_weights is None else [run_step, update_weights]
         self.signature: Hashable = None
-        self.eager_steps = 0  # consecutive eager steps on batches of this signature
-        self.captured: _CapturedStep[B] | None = None
+        self.eager_steps = 0
+        self.captured: _CapturedStep[BatchT] | None = None
         self.enabled = True
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def replay(self, batches: Sequence[B], stage: Hashable = None) -> T | None:
+    def replay(self, batches: Sequence[BatchT], stage: Hashable = None) -> ResultT | None:
         """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly.
 
         Args:
@@ -66,8 +73,8 @@ class StepGraph(Generic[B, T]):
             self.eager_steps += 1
             return None
         if self.captured is None:
-            self.captured = _CapturedStep(self.parts, self.exchange, batches, self._stream)
-        result: T = self.captured.replay(batches)
+            self.captured = _CapturedStep(self.parts, self.all_reduce, batches, self._stream)
+        result: ResultT = self.captured.replay(batches)
         return result
 
     def disable(self) -> None:
@@ -87,17 +94,17 @@ class StepGraph(Generic[B, T]):
         main.wait_stream(self._stream)
 
 
-class _CapturedStep(Generic[B]):
+class _CapturedStep(Generic[BatchT]):
     """The parts of a step on static batches, captured if there is a stream."""
 
     def __init__(
         self,
         parts: Sequence[Callable[[Any], Any]],
-        exchange: Callable[[Any], object],
-        batches: Sequence[B],
+        all_reduce: Callable[[Any], object],
+        batches: Sequence[BatchT],
         stream: Any,
     ) -> None:
-        self.parts, self.exchange = parts, exchange
+        self.parts, self.all_reduce = parts, all_reduce
         self.batches = [with_tensors(batch, [_copy_with_strides(t) for t in tensors_of(batch)]) for batch in batches]
         self.tensors = [tensor for batch in self.batches for tensor in tensors_of(batch)]
         self.captured_parts = None if stream is None else self._capture(stream)
@@ -115,12 +122,12 @@ class _CapturedStep(Generic[B]):
             captured.append((graph, result))
         return captured
 
-    def replay(self, batches: Sequence[B]) -> Any:
+    def replay(self, batches: Sequence[BatchT]) -> Any:
         torch._foreach_copy_(self.tensors, [tensor for batch in batches for tensor in tensors_of(batch)])
         result: Any = self.batches
         for number, part in enumerate(self.parts):
             if number:
-                self.exchange(result)
+                self.all_reduce(result)
             if self.captured_parts is None:
                 result = part(result)
             else:
@@ -146,9 +153,9 @@ def tensors_of(batch: Any) -> list[Tensor]:
     return [tensor for part in _parts(batch) for tensor in tensors_of(part)]
 
 
-def with_tensors(batch: B, tensors: list[Tensor]) -> B:
+def with_tensors(batch: BatchT, tensors: list[Tensor]) -> BatchT:
     """Return a copy of the batch with its tensors replaced, in the order of `tensors_of`."""
-    replaced: B = _replace_tensors(batch, iter(tensors))
+    replaced: BatchT = _replace_tensors(batch, iter(tensors))
     return replaced
 
 

@@ -86,7 +86,7 @@ class TrainingLoop(Generic[B]):
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
         self.step_graph: StepGraph[B, StepResult] | None = None
         if training.uses_cuda_graph and processes.launched:
-            self.step_graph = StepGraph(self._captured_gradients, device, self._exchange, self._captured_update)
+            self.step_graph = StepGraph(self._captured_gradients, device, self._all_reduce, self._captured_update)
         elif training.uses_cuda_graph:
             self.step_graph = StepGraph(self._captured_step, device)
 
@@ -174,7 +174,7 @@ class TrainingLoop(Generic[B]):
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             reserved, batches = self._reserve_memory(), [task.largest_batch()]
-            self.strategy.start_step(batches)
+            self.strategy.set_step_tokens(batches)
             tried = self.strategy.accumulate(batches, self.state.step + 1)
             del reserved
         task.model.zero_grad(set_to_none=True)
@@ -209,7 +209,7 @@ class TrainingLoop(Generic[B]):
         items = self._next_batches(batches)
         step_batches = [item.batch for item in items]
         stage = self.task.begin_step(step)
-        tokens = self.strategy.start_step(step_batches)
+        tokens = self.strategy.set_step_tokens(step_batches)
         result = self._replayed_step(step_batches, step, stage, tokens) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
@@ -254,7 +254,7 @@ class TrainingLoop(Generic[B]):
             accumulated = self.strategy.accumulate(batches, step)
             loss = self._sum(accumulated.losses, accumulated.tokens)
             self.strategy.collect_gradients()
-            self._exchange(loss)
+            self._all_reduce(loss)
             result = self._update_weights(loss, loss.total / loss.count)
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
@@ -291,9 +291,9 @@ class TrainingLoop(Generic[B]):
         self.strategy.collect_gradients()
         return loss
 
-    def _exchange(self, loss: LossSum) -> None:
-        """Sum losses and gradients over all processes."""
-        self.strategy.exchange_gradients()
+    def _all_reduce(self, loss: LossSum) -> None:
+        """Sum losses and gradients over all processes; a single process has nothing to sum."""
+        self.strategy.all_reduce_gradients()
         self.processes.sum_tensors_([loss.total, *loss.logged.values()])
 
     def _captured_update(self, loss: LossSum) -> StepResult:

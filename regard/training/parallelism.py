@@ -73,8 +73,12 @@ class Strategy(ABC, Generic[B]):
         if rounded and not self.training.compile:
             self.rounded_weights = HalfWeights(self.task.model)
 
-    def start_step(self, batches: Sequence[B]) -> int:
-        """Set `step_tokens`, and return the number of tokens of a step over all processes."""
+    def set_step_tokens(self, batches: Sequence[B]) -> int:
+        """Set `step_tokens`, and return the number of tokens of a step over all processes.
+
+        The training loop calls it with the batches of each step. `SingleProcess.accumulate` calls it again whenever it
+        starts anew, because examples that do not fit into memory are dropped and no longer count.
+        """
         tokens = max(1, sum(map(self.task.count, batches)))
         self.step_tokens.fill_(tokens)
         return tokens
@@ -83,7 +87,7 @@ class Strategy(ABC, Generic[B]):
     def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
         """Compute the gradients of the mean loss over all tokens of the batches, of all processes.
 
-        `start_step` has been called with these batches.
+        `set_step_tokens` has been called with these batches.
         """
 
     def fits(self, batch: B) -> bool:
@@ -104,10 +108,13 @@ class Strategy(ABC, Generic[B]):
         return self.task.loss(batch, step)
 
     def collect_gradients(self) -> None:
-        """Prepare the gradients of a step for `exchange_gradients`."""
+        """Prepare the gradients of a step for `all_reduce_gradients`; does nothing for a single process."""
 
-    def exchange_gradients(self) -> None:
-        """Sum the gradients over all processes, if the backward pass has not done that; not captured."""
+    def all_reduce_gradients(self) -> None:
+        """Sum the gradients over all processes, if the backward pass has not done that; not captured.
+
+        Does nothing for a single process.
+        """
 
     def clip(self, bound: float) -> Tensor:
         """Clip the gradient norm and return the norm before clipping."""
@@ -138,7 +145,7 @@ class SingleProcess(Strategy[B]):
         while True:
             groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
             microbatches = [batch for group in groups for batch in group]
-            tokens = self.start_step(microbatches)
+            tokens = self.set_step_tokens(microbatches)
             losses: list[LossSum] = []
             try:
                 for batch in microbatches:
@@ -189,7 +196,7 @@ class DataParallel(Strategy[B]):
         module = _LossModule(self.task, _parameters_only(self.task.model, {}))
         self.module = nn.parallel.DistributedDataParallel(module)
 
-    def start_step(self, batches: Sequence[B]) -> int:
+    def set_step_tokens(self, batches: Sequence[B]) -> int:
         self.tokens = max(1, self.processes.sum(sum(map(self.task.count, batches))))
         self.step_tokens.fill_(self.tokens / self.processes.world)  # gradients are averaged over processes, not summed
         return self.tokens
@@ -226,8 +233,8 @@ class CapturedDataParallel(DataParallel[B]):
             for parameter in self.weights.parameters():
                 dist.broadcast(parameter, src=0)
 
-    def start_step(self, batches: Sequence[B]) -> int:
-        tokens = super().start_step(batches)
+    def set_step_tokens(self, batches: Sequence[B]) -> int:
+        tokens = super().set_step_tokens(batches)
         self.step_tokens.fill_(tokens)
         return tokens
 
@@ -247,7 +254,7 @@ class CapturedDataParallel(DataParallel[B]):
         for (parameter, _), view in zip(given, views, strict=True):
             parameter.grad = view
 
-    def exchange_gradients(self) -> None:
+    def all_reduce_gradients(self) -> None:
         assert self.gradients is not None
         dist.all_reduce(self.gradients)
 

@@ -32,7 +32,7 @@ Step = int | Tensor
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss of a batch as a sum over tokens (or images, or pairs).
+    """Loss of a batch as a sum over tokens, or over what else `Task.unit` names.
 
     Attributes:
         total: The sum, a scalar tensor of shape () with its autograd graph.
@@ -97,15 +97,21 @@ class Task(ABC, Generic[B]):
 
     The class methods prepare a run; an object holds the model and the data and serves the training loop. After
     `regard.register`, a recipe selects a task by its name: `training: {task: NAME}`; the default is `Model.task`.
+
+    Attributes:
+        unit: What losses are summed over and speed is measured in, such as "tokens" or "images". In the names of the
+            training loop, such as `step_tokens` and `TrainingState.tokens`, "tokens" are numbers of these units.
+        model_type: Base class of the models that it trains.
+        width: Width of the model, for the Noam schedule.
     """
 
     registry: ClassVar[Registry[type[Task[Any]]]] = Registry("task", lambda cls: cls.name)
     name: ClassVar[str]
-    model_type: ClassVar[type[Model]] = Model  # base class of the models that it trains
+    model_type: ClassVar[type[Model]] = Model
     recipe_type: ClassVar[type[Recipe]]
-    unit: ClassVar[str] = "tokens"  # what losses are summed over and speed is measured in
+    unit: ClassVar[str] = "tokens"
     model: nn.Module
-    width: int  # of the model, for the Noam schedule
+    width: int
 
     # Preparation
 
@@ -177,7 +183,7 @@ class Task(ABC, Generic[B]):
         """Return a batch that needs as much memory as any training batch, on the model's device."""
 
     def count(self, batch: Any) -> int:
-        """Return the number of tokens that the loss of this batch is a sum over."""
+        """Return the number of tokens, see `unit`, that the loss of this batch is a sum over."""
         return len(batch)
 
     def size(self, batch: Any) -> int:

@@ -40,7 +40,7 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
     """Gather batches of these sizes; also return what was recorded."""
     strategy = Recording(task)
     batches = points(*sizes)
-    strategy.start_step(batches)
+    strategy.set_step_tokens(batches)
     return strategy.accumulate(batches, 1), strategy.passed
 
 
