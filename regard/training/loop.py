@@ -173,9 +173,10 @@ class TrainingLoop(Generic[B]):
         task.model.train()
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            reserved, batches = self._reserve_memory(), [task.largest_batch()]
+            reserved, batches, step = self._reserve_memory(), [task.largest_batch()], self.state.step + 1
+            task.begin_step(step)
             self.strategy.set_step_tokens(batches)
-            tried = self.strategy.accumulate(batches, self.state.step + 1)
+            tried = self.strategy.accumulate(batches, step)
             del reserved
         task.model.zero_grad(set_to_none=True)
         for buffer, before in buffers:

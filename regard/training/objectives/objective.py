@@ -61,29 +61,27 @@ class TranslationObjective:
     """Computes the loss of a batch at a step. If `compiled`, the loss of batches of fixed shape is compiled.
 
     Attributes:
-        samples: Whether scheduled sampling applies to the current step.
-        guides: Whether attention is guided in the current step.
+        sampling_active: Whether scheduled sampling applies to the current step; False before `begin_step`.
+        guide_active: Whether attention is guided in the current step; False before `begin_step`.
     """
 
     def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
         self.label_smoothing, self.r_drop, self.simcut = label_smoothing, settings.r_drop, settings.simcut
         self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
         self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention
-        self.samples = self.guides = False
+        self.sampling_active = self.guide_active = False
 
     def begin_step(self, step: int) -> Hashable:
-        """Determine which additions apply to a step; see `Task.begin_step`."""
-        self.samples = self.sampling is not None and self.sampling.applies(step)
-        self.guides = self.guide is not None and self.guide.applies(step)
-        return self.samples, self.guides
+        """Determine which additions apply to the losses of a step; see `Task.begin_step`."""
+        self.sampling_active = self.sampling is not None and self.sampling.applies(step)
+        self.guide_active = self.guide is not None and self.guide.applies(step)
+        return self.sampling_active, self.guide_active
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss; all terms are sums over the labels, so that the losses of microbatches add up."""
-        if isinstance(step, int):  # a tensor in a captured step, which the training loop has begun
-            self.begin_step(step)
         count = batch.count
         proportions: dict[str, Tensor] = {}
-        if self.sampling is not None and self.samples:
+        if self.sampling is not None and self.sampling_active:
             predictions = self.sampling.predict(predicted_logits(model, batch))
             batch, proportions["sampled"] = mix_predictions(batch, predictions, self.sampling.probability(step))
         labels = batch.labels
@@ -91,7 +89,7 @@ class TranslationObjective:
             batch = batch.followed_by(self.simcut.cut_off(batch, model.config.eos))
         elif self.r_drop:
             batch = batch.followed_by(batch)
-        guide = self.guide if self.guides else None
+        guide = self.guide if self.guide_active else None
         with nullcontext() if guide is None else guide.observe(model, batch) as guidance:
             total, terms = self._forward(model, batch, labels)
         if guide is not None and guidance is not None:

@@ -138,6 +138,7 @@ def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     batch = collate(task.train, ROWS, False, 0)
     guided = TranslationObjective(ObjectiveSettings(guided_attention=GuidedAttention(steps=4, weight=2.0)), 0.1)
     plain = TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 3)
+    guided.begin_step(3)
     loss = guided.loss(task.model, batch, 3)
     assert loss.logged["cross_entropy"].item() == plain.total.item()
     assert loss.total.item() == pytest.approx(plain.total.item() + loss.logged["guide"].item(), rel=1e-6)
@@ -202,6 +203,7 @@ def test_weights_are_materialised_only_in_selected_layers_while_needed(
     batch = collate(task.train, ROWS, False, 0)
     objective = TranslationObjective(ObjectiveSettings(guided_attention=GuidedAttention(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
+        objective.begin_step(step)
         objective.loss(task.model, batch, step)
         assert len(weight_calls) == expected
     assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
@@ -237,6 +239,7 @@ def train_guided(task: TranslationTask, batch: TextBatch, settings: GuidedAttent
     optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
         optimiser.zero_grad()
+        objective.begin_step(step)
         loss = objective.loss(task.model, batch, step)
         (loss.total / loss.count).backward()
         optimiser.step()

@@ -45,7 +45,9 @@ PLAIN, R_DROP = TranslationObjective(ObjectiveSettings(), 0.1), TranslationObjec
 
 @pytest.fixture(params=OBJECTIVES)
 def objective(request: pytest.FixtureRequest) -> TranslationObjective:
-    return TranslationObjective(ObjectiveSettings.parse(OBJECTIVES[request.param], "objective"), 0.1)
+    objective = TranslationObjective(ObjectiveSettings.parse(OBJECTIVES[request.param], "objective"), 0.1)
+    objective.begin_step(STEP)
+    return objective
 
 
 def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:

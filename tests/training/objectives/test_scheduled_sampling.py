@@ -50,6 +50,7 @@ def mix(task: TranslationTask, batch: TextBatch, probability: float) -> tuple[Te
 
 def gradients(objective: TranslationObjective, task: TranslationTask, batch: TextBatch, step: int) -> dict[str, Tensor]:
     task.model.zero_grad()
+    objective.begin_step(step)
     objective.loss(task.model, batch, step).total.backward()
     return {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
 
