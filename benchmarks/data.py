@@ -181,8 +181,8 @@ def make_all_batches(run: Path) -> None:
         first = first or time.perf_counter() - start
         if positioned.after.epoch:
             break
-        batches, sentences = batches + 1, sentences + positioned.batch.sentences
-        seen[positioned.batch.rows] = True
+        batches, sentences = batches + 1, sentences + positioned.item.sentences
+        seen[positioned.item.rows] = True
     counts = {"batches": batches, "sentences": sentences, "distinct": int(seen.sum())}
     print(json.dumps(counts | {"first_batch_seconds": round(first, 2)}))
 

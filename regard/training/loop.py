@@ -207,15 +207,15 @@ class TrainingLoop(Generic[B]):
         if not model.training:
             model.train()
         self._set_step(step)
-        items = self._next_batches(batches)
-        step_batches = [item.batch for item in items]
+        positioned = self._next_batches(batches)
+        step_batches = [batch.item for batch in positioned]
         stage = self.task.begin_step(step)
         tokens = self.strategy.set_step_tokens(step_batches)
         result = self._replayed_step(step_batches, step, stage, tokens) or self._eager_step(step_batches, step)
         state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
-        state.step, state.position = step, items[-1].after
+        state.step, state.position = step, positioned[-1].after
         state.tokens += result.loss.count
         return result.norm
 

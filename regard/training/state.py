@@ -38,9 +38,9 @@ class Position:
 
 @dataclass(frozen=True)
 class Positioned(Generic[T]):
-    """A batch, or the plan of one, and the position in the data after it."""
+    """A batch, or what it is made from, such as the numbers of its rows, and the position in the data after it."""
 
-    batch: T
+    item: T
     after: Position
 
 
@@ -55,7 +55,7 @@ class DataShard:
         """Select the batches of this process; all processes have the same position after each batch."""
         while group := list(islice(batches, self.world)):
             if len(group) == self.world:
-                yield Positioned(group[self.rank].batch, group[-1].after)
+                yield Positioned(group[self.rank].item, group[-1].after)
 
 
 class LossMeter:

@@ -349,7 +349,7 @@ def test_learned_positions_are_captured_if_there_are_enough(
 
 def test_tensors_of_a_batch_can_be_replaced(build: Callable[..., TranslationTask]) -> None:
     task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
-    one, other = (placed.batch for placed in islice(task.batches(Position(), DataShard()), 2))
+    one, other = (placed.item for placed in islice(task.batches(Position(), DataShard()), 2))
     assert one.count != other.count  # otherwise the test is meaningless
     assert signature_of(one) == signature_of(other)
     copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])

@@ -51,7 +51,7 @@ def test_workers_prepare_the_same_batches_in_the_same_order(
     place = next(islice(alone.batches(Position(), DataShard()), 7, None)).after
     batches = alone.batches(place, share), helped.batches(place, share)
     for one, other in islice(zip(*batches, strict=True), 80):  # more than an epoch
-        assert_same(one.batch, other.batch)
+        assert_same(one.item, other.item)
         assert one.after == other.after
     assert one.after.epoch > 0
 

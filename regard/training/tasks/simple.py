@@ -123,8 +123,8 @@ class SimpleTask(Task[P]):
     # Training
 
     def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[P], None, None]:
-        planned = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
-        return (Positioned(self.make(item.batch), item.after) for item in shard.select(planned))
+        numbers = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
+        return (Positioned(self.make(planned.item), planned.after) for planned in shard.select(numbers))
 
     def largest_batch(self) -> P:
         """Return the first batch; to be overridden if others may need more memory."""

@@ -32,7 +32,7 @@ def build(painted: Path) -> Build:
 
 
 def tensors(task: ClassificationTask, number: int, position: Position, shard: DataShard) -> list[Tensor]:
-    return [placed.batch.images for placed in islice(task.batches(position, shard), number)]
+    return [placed.item.images for placed in islice(task.batches(position, shard), number)]
 
 
 def test_batches_depend_on_the_seed_and_resume_from_any_position(build: Build) -> None:
@@ -42,11 +42,11 @@ def test_batches_depend_on_the_seed_and_resume_from_any_position(build: Build) -
     for start in (1, 6, 9):
         rest = again.batches(batches[start - 1].after, DataShard())
         for expected, placed in zip(batches[start:], rest, strict=False):
-            assert torch.equal(expected.batch.images, placed.batch.images)
-            assert torch.equal(expected.batch.targets, placed.batch.targets)
+            assert torch.equal(expected.item.images, placed.item.images)
+            assert torch.equal(expected.item.targets, placed.item.targets)
             assert expected.after == placed.after
     other = next(iter(build(**STRONG, training__seed=2).batches(Position(), DataShard())))
-    assert not torch.equal(other.batch.images, batches[0].batch.images)
+    assert not torch.equal(other.item.images, batches[0].item.images)
 
 
 def test_shards_of_all_processes_partition_the_batches(build: Build) -> None:
@@ -64,8 +64,8 @@ def test_grouped_augmentation_does_not_change_batches(build: Build, light_end: f
     task.train_batches.group_size = 4
     for position, start in ((Position(), 0), (ungrouped[1].after, 2)):
         for expected, placed in zip(ungrouped[start:], task.batches(position, DataShard()), strict=False):
-            assert torch.equal(expected.batch.images, placed.batch.images)
-            assert torch.equal(expected.batch.targets, placed.batch.targets)
+            assert torch.equal(expected.item.images, placed.item.images)
+            assert torch.equal(expected.item.targets, placed.item.targets)
             assert expected.after == placed.after
 
 
@@ -73,7 +73,7 @@ def test_augmentation_is_light_at_the_end(build: Build) -> None:
     task = build(
         **STRONG, augmentation__light_end=0.25, optim__label_smoothing=0.0, optim__accumulate=2, training__steps=4
     )
-    batches = [placed.batch for placed in islice(task.batches(Position(), DataShard()), 10)]
+    batches = [placed.item for placed in islice(task.batches(Position(), DataShard()), 10)]
     assert [bool(((batch.targets > 0).sum(1) > 1).any()) for batch in batches] == [True] * 6 + [False] * 4
     light = build(augmentation__preset="light", optim__label_smoothing=0.0, batch__images=8)
     assert torch.equal(batches[7].images, tensors(light, 8, Position(), DataShard())[7])
@@ -83,20 +83,20 @@ def test_mixing_can_end_before_other_augmentation(build: Build) -> None:
     settings = STRONG | {"optim__label_smoothing": 0.0, "augmentation__rand_augment_prob": 1, "training__steps": 10}
     task = build(**settings, augmentation__mix_until=0.4, augmentation__light_end=0.2)
     batches = list(islice(task.batches(Position(), DataShard()), 10))
-    assert [bool(((placed.batch.targets > 0).sum(1) > 1).any()) for placed in batches] == [True] * 4 + [False] * 6
+    assert [bool(((placed.item.targets > 0).sum(1) > 1).any()) for placed in batches] == [True] * 4 + [False] * 6
     unmixed = tensors(build(**settings, augmentation__mix_prob=0), 10, Position(), DataShard())
-    equal = [torch.equal(placed.batch.images, images) for placed, images in zip(batches, unmixed, strict=True)]
+    equal = [torch.equal(placed.item.images, images) for placed, images in zip(batches, unmixed, strict=True)]
     assert equal == [False] * 4 + [True] * 4 + [False] * 2  # mixed, strong, light
     later = next(iter(task.batches(batches[4].after, DataShard())))
-    assert torch.equal(later.batch.images, batches[5].batch.images)
+    assert torch.equal(later.item.images, batches[5].item.images)
     early = build(**settings, augmentation__mix_until=0.9, augmentation__light_end=0.5)
-    ends = [placed.batch for placed in islice(early.batches(Position(), DataShard()), 5, 7)]
+    ends = [placed.item for placed in islice(early.batches(Position(), DataShard()), 5, 7)]
     assert not any(bool(((batch.targets > 0).sum(1) > 1).any()) for batch in ends)
 
 
 def test_epoch_contains_each_image_at_most_once(build: Build) -> None:
     task = build(optim__label_smoothing=0.0)
-    planned = [placed.batch.rows for placed in islice(task.train_batches.plan(Position()), 4)]
+    planned = [placed.item.rows for placed in islice(task.train_batches.plan(Position()), 4)]
     rows = torch.cat(planned)
     assert len(rows) == 48 == len(set(rows.tolist()))
 
@@ -113,7 +113,7 @@ def test_streamed_images_give_the_same_batches(build: Build, monkeypatch: pytest
 def test_smoothed_and_mixed_targets_sum_to_one(build: Build) -> None:
     batch = build(optim__label_smoothing=0.3).largest_batch()
     assert batch.targets.unique().tolist() == pytest.approx([0.1, 0.8])
-    mixed = next(iter(build(**STRONG, optim__label_smoothing=0.0).batches(Position(), DataShard()))).batch
+    mixed = next(iter(build(**STRONG, optim__label_smoothing=0.0).batches(Position(), DataShard()))).item
     assert torch.allclose(mixed.targets.sum(1), torch.ones(8))
     assert ((mixed.targets > 0).sum(1) > 1).any()
 
@@ -136,11 +136,11 @@ def test_losses_of_halves_add_up(build: Build) -> None:
 def test_steps_do_not_synchronise_with_the_gpu(painted: Path) -> None:
     task = build_task(image_recipe(painted, **STRONG, training__device="cuda"), torch.device("cuda"), Progress(1))
     batches = task.batches(Position(), DataShard())
-    task.loss(next(batches).batch, 1).total.backward()  # initialises libraries
+    task.loss(next(batches).item, 1).total.backward()  # initialises libraries
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in range(2, 5):  # within the first epoch
-            task.loss(next(batches).batch, step).total.backward()
+            task.loss(next(batches).item, step).total.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -82,13 +82,13 @@ def test_batches_resume_from_any_position_and_are_sharded() -> None:
     task = task_of(recipe())
     first = list(islice(task.batches(Position(), DataShard()), 4))
     later = next(iter(task.batches(first[1].after, DataShard())))
-    assert torch.equal(later.batch.view1, first[2].batch.view1)
-    assert torch.equal(later.batch.visible, first[2].batch.visible)
+    assert torch.equal(later.item.view1, first[2].item.view1)
+    assert torch.equal(later.item.visible, first[2].item.visible)
     second_of_two = next(iter(task.batches(Position(), DataShard(1, 2))))
-    assert torch.equal(second_of_two.batch.view2, first[1].batch.view2)
+    assert torch.equal(second_of_two.item.view2, first[1].item.view2)
     assert second_of_two.after == first[1].after
-    assert not torch.equal(first[0].batch.visible, first[1].batch.visible)
-    assert not torch.allclose(first[0].batch.view1, first[1].batch.view1)
+    assert not torch.equal(first[0].item.visible, first[1].item.visible)
+    assert not torch.allclose(first[0].item.view1, first[1].item.view1)
 
 
 def test_patches_are_masked_and_some_second_views_dropped() -> None:
@@ -103,7 +103,7 @@ def test_patches_are_masked_and_some_second_views_dropped() -> None:
 
 def test_mask_ratio_can_be_lower_at_first() -> None:
     task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
-    visible = [item.batch.visible.shape[1] for item in islice(task.batches(Position(), DataShard()), 6)]
+    visible = [placed.item.visible.shape[1] for placed in islice(task.batches(Position(), DataShard()), 6)]
     assert visible == [8, 7, 5, 4, 2, 2]
     assert task.largest_batch().visible.shape[1] == 8
     with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):

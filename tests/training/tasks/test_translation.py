@@ -118,7 +118,7 @@ def test_each_epoch_contains_every_sentence_once_in_another_order(build: Build) 
     for _ in range(2):
         remaining, seen = len(task.train), []
         while remaining > 0:
-            batch = next(batches).batch
+            batch = next(batches).item
             remaining -= batch.sentences
             seen.extend(tuple(row) for row in batch.source.tolist())
         assert remaining == 0
@@ -139,8 +139,8 @@ def test_batches_resume_from_any_position(build: Build) -> None:
         for expected in batches_after[used : used + 2]:
             found = next(again)
             assert found.after == expected.after
-            assert torch.equal(found.batch.source, expected.batch.source)
-            assert torch.equal(found.batch.labels, expected.batch.labels)
+            assert torch.equal(found.item.source, expected.item.source)
+            assert torch.equal(found.item.labels, expected.item.labels)
         again.close()
 
 
@@ -153,7 +153,7 @@ def test_shards_of_all_processes_partition_the_batches(build: Build, world: int)
         group = [next(all_batches) for _ in range(world)]
         for expected, shard in zip(group, shards, strict=True):
             own = next(shard)
-            assert torch.equal(own.batch.labels, expected.batch.labels)
+            assert torch.equal(own.item.labels, expected.item.labels)
             assert own.after == group[-1].after
 
 

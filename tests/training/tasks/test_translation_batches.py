@@ -128,7 +128,7 @@ def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.Mo
 def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
     batches = task.batches(Position(), DataShard())
-    batches_and_largest = [task.largest_batch(), *(next(batches).batch for _ in range(4))]
+    batches_and_largest = [task.largest_batch(), *(next(batches).item for _ in range(4))]
     torch._dynamo.utils.counters.clear()
     for batch in batches_and_largest:
         assert {name: x.shape for name, x in vars(batch).items() if isinstance(x, torch.Tensor)} == {
@@ -142,7 +142,7 @@ def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backe
 
 def test_halves_of_a_batch_of_fixed_shape_have_no_padding(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150)
-    whole = next(task.batches(Position(), DataShard())).batch
+    whole = next(task.batches(Position(), DataShard())).item
     halves = task.split(whole)
     assert halves is not None
     assert sum(half.count for half in halves) == whole.count
@@ -212,7 +212,7 @@ def test_concatenated_tensors_can_be_split(shapes: list[tuple[int, int]], dtypes
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_batch_is_moved_to_a_gpu_in_one_copy(build: Build, layout: str) -> None:
     task = build(batch__layout=layout, batch__tokens=150)
-    batch = next(iter(task.batches(Position(), DataShard()))).batch
+    batch = next(iter(task.batches(Position(), DataShard()))).item
     moved = batch.to(torch.device("cuda"))
     assert batch.to(torch.device("cpu")) is batch
     assert all(tensor.is_cuda for tensor in tensors_of(moved))

@@ -66,7 +66,7 @@ def count_rows(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
     for epoch in range(epochs):
         counts: Counter[int] = Counter()
         while plan.after.epoch == epoch:
-            counts.update(plan.batch.tolist())
+            counts.update(plan.item.tolist())
             plan = next(plans)
         yield counts
 
@@ -394,7 +394,7 @@ def test_windows_of_an_epoch_cover_every_sentence_once_and_can_be_resumed(
     for used in range(0, 149, 7):
         again = next(task._plan_from(plans[used].after))
         assert again.after == plans[used + 1].after
-        assert again.batch.tolist() == plans[used + 1].batch.tolist()
+        assert again.item.tolist() == plans[used + 1].item.tolist()
 
 
 # Alignments
@@ -681,7 +681,7 @@ def test_shards_of_all_processes_cover_every_epoch(prepared: Path, recipe: Recip
     shards = [DataShard(rank, 3).select(task._plan_from(Position())) for rank in range(3)]
     seen: Counter[int] = Counter()
     for group in zip(*shards, strict=True):
-        seen.update(row for item in group for row in item.batch.tolist())
+        seen.update(row for placed in group for row in placed.item.tolist())
         if group[0].after.epoch >= 3:
             break
     counts = [seen[row] for row in range(len(task.train))]
@@ -699,7 +699,7 @@ def test_batches_with_dropout_do_not_depend_on_workers_and_position(layout: str,
         return build_task(small_recipe(*corpus, tokenizer__dropout=0.3, **changes), CPU, RecordingProgress())
 
     def read(task: TranslationTask, start: Position, number: int) -> list[tuple[list[int], ...]]:
-        batches = [item.batch for item in islice(task.batches(start, DataShard()), number)]
+        batches = [placed.item for placed in islice(task.batches(start, DataShard()), number)]
         assert all(batch.positions <= 256 for batch in batches)
         return [tuple(each.flatten().tolist() for each in (one.source, one.inputs, one.labels)) for one in batches]
 
@@ -716,7 +716,7 @@ def test_halves_of_a_batch_keep_its_segmentations(toy: Path) -> None:
     task = build_task(
         small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.4), CPU, RecordingProgress()
     )
-    batch = next(task.batches(Position(3), DataShard())).batch
+    batch = next(task.batches(Position(3), DataShard())).item
     labels = torch.cat([half.labels for half in task.split(batch)])
     assert torch.equal(labels, batch.labels)
     assert batch.count > task.collate(task.train, batch.rows % len(task.train)).count

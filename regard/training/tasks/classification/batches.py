@@ -69,11 +69,11 @@ class ImageBatches:
     def iterate(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         """Iterate over the batches of one process from a position on."""
         groups, upcoming = tee(self.group(shard.select(self.plan(position))))
-        rows = (_rows([planned.batch for planned in group]) for group in upcoming)
+        rows = (_rows([planned.item for planned in group]) for group in upcoming)
         in_memory = isinstance(self.dataset, TensorImages)
         loaded = map(self.dataset.take, rows) if in_memory else prefetch_batches(self.dataset, rows)
         for group, pixels in zip(groups, loaded, strict=True):
-            batches = self.make([planned.batch for planned in group], pixels)
+            batches = self.make([planned.item for planned in group], pixels)
             for planned, batch in zip(group, batches, strict=True):
                 yield Positioned(batch, planned.after)
 
@@ -92,7 +92,7 @@ class ImageBatches:
 
     def group(self, plans: Iterator[Positioned[Plan]]) -> Iterator[list[Positioned[Plan]]]:
         """Group consecutive batches of the same stage that are augmented at once."""
-        for _, same_stage in groupby(plans, lambda planned: planned.batch.stage):
+        for _, same_stage in groupby(plans, lambda planned: planned.item.stage):
             while group := list(islice(same_stage, self.group_size)):
                 yield group
 

@@ -191,8 +191,8 @@ class TranslationTask(Task[TextBatch]):
         with map_in_workers(collate_plan, plans, self.recipe.training.workers) as collated:
 
             def load_next(_: int) -> Positioned[TextBatch]:
-                item = next(collated)
-                return Positioned(item.batch.to(self.device), item.after)
+                batch = next(collated)
+                return Positioned(batch.item.to(self.device), batch.after)
 
             yield from prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
 
@@ -244,12 +244,12 @@ class TranslationTask(Task[TextBatch]):
         for epoch in count(position.epoch):
             for window in windows:
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
-                rows = self.order.rows(epoch, window)
+                window_rows = self.order.rows(epoch, window)
                 if self.recipe.tokenizer.dropout:
-                    rows += (epoch + 1) * len(self.train)  # as segmented for this epoch: see DropoutTokens
-                plan = self._plan(self.train, rows, rng, self.shape)
-                for number, rows in enumerate(plan[used:], used + 1):
-                    yield Positioned(rows, Position(epoch, number, window))
+                    window_rows += (epoch + 1) * len(self.train)  # as segmented for this epoch: see DropoutTokens
+                plan = self._plan(self.train, window_rows, rng, self.shape)
+                for number, batch_rows in enumerate(plan[used:], used + 1):
+                    yield Positioned(batch_rows, Position(epoch, number, window))
                 used = 0
             windows = range(self.order.windows)
 
@@ -333,7 +333,7 @@ class TranslationTask(Task[TextBatch]):
 def _collate_plan(
     corpus: ParallelTokens, collate: Callable[..., TextBatch], planned: Positioned[Ints]
 ) -> Positioned[TextBatch]:
-    batch = collate(corpus, planned.batch)
+    batch = collate(corpus, planned.item)
     corpus.release_pages()  # frees the pages of the memory-mapped corpus that were read
     return Positioned(batch, planned.after)
 
