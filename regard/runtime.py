@@ -11,12 +11,13 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from io import BufferedReader
+from itertools import repeat
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Self, TextIO, TypeVar
@@ -301,7 +302,7 @@ def replace_text_file(path: Path) -> Iterator[TextIO]:
 
 def prefetch(
     function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
     with ThreadPoolExecutor(threads) as pool:
         futures: deque[Future[Result]] = deque()
@@ -315,6 +316,16 @@ def prefetch(
         finally:
             for future in futures:
                 future.cancel()
+
+
+def prefetch_iterator(iterator: Iterator[Item], ahead: int) -> Generator[Item, None, None]:
+    """Yield the items of an iterator that a background thread advances, at most `ahead` items in advance."""
+    end = object()
+    with closing(prefetch(lambda _: next(iterator, end), repeat(None), threads=1, ahead=ahead)) as items:
+        for item in items:
+            if item is end:
+                return
+            yield item  # type: ignore[misc]
 
 
 class Interrupted(KeyboardInterrupt):

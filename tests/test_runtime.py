@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from regard.runtime import (
     describe_threads,
     import_optional,
     prefetch,
+    prefetch_iterator,
     replace_text_file,
 )
 
@@ -128,7 +130,7 @@ def test_closing_the_iterator_cancels_what_has_not_started() -> None:
 
     results = prefetch(work, range(1000), threads=1, ahead=100)
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert len(started) < 101
 
 
@@ -137,6 +139,30 @@ def test_error_of_a_prefetched_item_is_raised_in_its_turn() -> None:
     assert [next(results) for _ in range(3)] == [2, 3, 6]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+def test_iterator_is_advanced_in_advance_until_it_ends_fails_or_is_closed() -> None:
+    taken: list[int] = []
+
+    def numbers(stop: int) -> Iterator[int]:
+        for number in range(stop):
+            taken.append(number)
+            yield number
+        if stop == 3:
+            raise ValueError("the end")
+
+    assert list(prefetch_iterator(numbers(5), ahead=2)) == [0, 1, 2, 3, 4]
+    results = prefetch_iterator(numbers(3), ahead=9)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="the end"):
+        next(results)
+    taken.clear()
+    source = numbers(100)
+    results = prefetch_iterator(source, ahead=4)
+    assert next(results) == 0
+    results.close()
+    assert len(taken) <= 5
+    assert next(source) == len(taken) - 1, "no thread advances it any more"
 
 
 @pytest.mark.parametrize(

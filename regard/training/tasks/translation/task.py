@@ -31,7 +31,7 @@ from regard.pipelines.confidence import FILE as CONFIDENCE
 from regard.pipelines.confidence import Calibration
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import prefetch
+from regard.runtime import prefetch_iterator
 from regard.training.memory import build_model, describe_size
 from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
@@ -189,12 +189,8 @@ class TranslationTask(Task[TextBatch]):
         plans = shard.select(self._plan_from(position))
         collate_plan = partial(_collate_plan, self.train, partial(self.collate, shape=self.shape))
         with map_in_workers(collate_plan, plans, self.recipe.training.workers) as collated:
-
-            def load_next(_: int) -> Positioned[TextBatch]:
-                batch = next(collated)
-                return Positioned(batch.item.to(self.device), batch.after)
-
-            yield from prefetch(load_next, count(), threads=1, ahead=PREFETCHED)
+            loaded = (Positioned(batch.item.to(self.device), batch.after) for batch in collated)
+            yield from prefetch_iterator(loaded, PREFETCHED)
 
     def largest_batch(self) -> TextBatch:
         """Return a batch of the longest sentences: no batch has longer ones, and hardly any has more tokens."""
@@ -307,8 +303,8 @@ class TranslationTask(Task[TextBatch]):
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), np.random.default_rng(0))
         batches = (self.collate(self.valid_tokens, rows).to(self.device) for rows in plan)
         losses = [self.validation_objective.loss(model, batch, 0) for batch in batches]
-        count: int = sum(loss.count for loss in losses)
-        return sum(float(loss.total) for loss in losses) / max(1, count)
+        tokens: int = sum(loss.count for loss in losses)
+        return sum(float(loss.total) for loss in losses) / max(1, tokens)
 
     def save(self, folder: Path, model: nn.Module) -> None:
         self._translator(model).save(folder)
