@@ -128,25 +128,40 @@ class TermSearch:
     def _constrain(
         self, sentence: SentenceGlossary, request: DecodingRequest, best: Hypothesis, replaced: Sequence[Replacement]
     ) -> Iterator[DecodingRequest]:
-        """Yield requests with the terms of a sentence: with forbidden words, and with a prefix."""
-        needed = count_needed(sentence.matches)
-        lacking = [use.target for use in best.terms if not use.kept]
-        most = {
-            word: len(find_target(best.text, word)) - count + sum(len(find_target(target, word)) for target in lacking)
-            for word, count in Counter(one.word for one in replaced).items()
-        }
-        targets = [
-            (self._automaton(text), needed.get(text, 0), max(needed.get(text, 0), most.get(text, math.inf)))
-            for text in {**needed, **most}
-        ]
+        """Yield the requests that translate a sentence again because one of its hypotheses lacks a term.
+
+        The first request requires all terms and forbids the replaced words. If there are replaced words, the second one
+        also has a prefix: the best hypothesis up to the last of them, with the terms in their places. It is omitted if
+        this prefix does not begin with that of the original request.
+        """
+        targets = self._limit_occurrences(sentence, best, replaced)
         yield replace(request, terms=SentenceTerms(targets))
         if replaced:
-            prefix = best.text[: max(one.end for one in replaced)]
-            for one in sorted(replaced, key=lambda one: -one.start):
-                prefix = prefix[: one.start] + one.target + prefix[one.end :]
-            tokens = tuple(self._vocabularies.target.encode(prefix))
-            if tokens[: len(request.prefix)] == request.prefix:
-                yield replace(request, terms=SentenceTerms(targets), prefix=tokens)
+            text = best.text[: max(one.end for one in replaced)]
+            for one in sorted(replaced, key=lambda one: -one.start):  # from the end, so that `start` stays valid
+                text = text[: one.start] + one.target + text[one.end :]
+            prefix = tuple(self._vocabularies.target.encode(text))
+            if prefix[: len(request.prefix)] == request.prefix:
+                yield replace(request, terms=SentenceTerms(targets), prefix=prefix)
+
+    def _limit_occurrences(
+        self, sentence: SentenceGlossary, best: Hypothesis, replaced: Sequence[Replacement]
+    ) -> list[tuple[TargetAutomaton, int, float]]:
+        """Return the minimum and maximum number of occurrences of each required term and of each replaced word.
+
+        A replaced word may occur as often as it is not replaced, and as often as the missing terms contain it.
+        """
+        minimum = count_needed(sentence.matches)
+        missing = [use.target for use in best.terms if not use.kept]
+        maximum = {}
+        for word, num_replaced in Counter(one.word for one in replaced).items():
+            num_unreplaced = len(find_target(best.text, word)) - num_replaced
+            maximum[word] = num_unreplaced + sum(len(find_target(target, word)) for target in missing)
+        limits = []
+        for text in {**minimum, **maximum}:
+            least = minimum.get(text, 0)
+            limits.append((self._automaton(text), least, max(least, maximum.get(text, math.inf))))
+        return limits
 
     def _automaton(self, target: str) -> TargetAutomaton:
         if target not in self._automata:
