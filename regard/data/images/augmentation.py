@@ -240,21 +240,38 @@ class EvalTransform:
         return self.normalisation(transforms.centre_crop(images, self.size))
 
 
-def _draw_mix(s: AugmentationSettings, count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Draw for each image the share that is kept, whether it uses cutmix, and the rectangle: (count, 6)."""
+def _draw_mix(
+    settings: AugmentationSettings, count: int, height: int, width: int, generator: torch.Generator
+) -> Tensor:
+    """Draw for each image how it is mixed with another one.
+
+    Returns:
+        The columns are the share of the image that is kept, whether CutMix is used instead of mixup, and the top, left,
+        bottom and right of the rectangle that CutMix replaces, (count, 6).
+    """
     seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     rng = np.random.default_rng(seed)  # the Beta distribution of torch does not accept a generator
-    mix_draw, kind_draw, y, x = torch.from_numpy(rng.random((4, count)))
-    is_cutmix = (kind_draw < (0.5 if s.mixup else 1.0)) & (s.cutmix > 0)
-    alphas = (s.mixup or 1, s.cutmix or 1)
+    mix_draw, cutmix_draw, y, x = torch.from_numpy(rng.random((4, count)))
+    cutmix_prob = 0.0
+    if settings.cutmix:
+        cutmix_prob = 0.5 if settings.mixup else 1.0
+    is_mixed, is_cutmix = mix_draw < settings.mix_prob, cutmix_draw < cutmix_prob
+    alphas = settings.mixup or 1, settings.cutmix or 1  # 1: drawn, but not used if the method is off
     mixup_kept, cutmix_kept = (torch.from_numpy(rng.beta(alpha, alpha, count)) for alpha in alphas)
-    kept = torch.where(mix_draw < s.mix_prob, torch.where(is_cutmix, cutmix_kept, mixup_kept), 1.0)
-    box_height, box_width = (((1 - kept).sqrt() * side).round() for side in (height, width))
-    top, left = (y * height - box_height / 2).round(), (x * width - box_width / 2).round()
-    bottom, right = (top + box_height).clamp(max=height), (left + box_width).clamp(max=width)
-    top, left = top.clamp(min=0), left.clamp(min=0)
+    kept = torch.where(is_mixed, torch.where(is_cutmix, cutmix_kept, mixup_kept), 1.0)
+    top, left, bottom, right = _cut_rectangles(1 - kept, y * height, x * width, height, width)
     kept = torch.where(is_cutmix, 1 - (bottom - top) * (right - left) / (height * width), kept)
     return torch.stack([kept, is_cutmix, top, left, bottom, right], 1)
+
+
+def _cut_rectangles(
+    share: Tensor, centre_y: Tensor, centre_x: Tensor, height: int, width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the top, left, bottom and right of rectangles with a share of the image's area, clipped to the image."""
+    box_height, box_width = ((share.sqrt() * side).round() for side in (height, width))
+    top, left = (centre_y - box_height / 2).round(), (centre_x - box_width / 2).round()
+    bottom, right = (top + box_height).clamp(max=height), (left + box_width).clamp(max=width)
+    return top.clamp(min=0), left.clamp(min=0), bottom, right
 
 
 def _predecessors(rows: Tensor, batch_size: int) -> Tensor:
