@@ -71,7 +71,7 @@ class Characters:
 
 
 def detect_encoding(data: bytes) -> str | None:
-    """Return the encoding by the byte order mark, or UTF-16 by its zero bytes; None if neither is there."""
+    """Return the encoding by the byte order mark, or UTF-16 by its zero bytes; None if there are neither."""
     if data.startswith(codecs.BOM_UTF8):
         return "utf-8"
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
@@ -82,9 +82,10 @@ def detect_encoding(data: bytes) -> str | None:
         return "utf-16-be"
     start = data[:200]
     if len(data) >= 4 and len(data) % 2 == 0 and 0 in start:
-        odd, even = start[1::2].count(0), start[::2].count(0)
-        if odd > len(start) // 4 and not even:
+        # In UTF-16, one byte of each Latin character is zero: the second in little-endian order, else the first.
+        first_zeros, second_zeros = start[::2].count(0), start[1::2].count(0)
+        if second_zeros > len(start) // 4 and not first_zeros:
             return "utf-16-le"
-        if even > len(start) // 4 and not odd:
+        if first_zeros > len(start) // 4 and not second_zeros:
             return "utf-16-be"
     return None

@@ -95,7 +95,11 @@ class MarkedText:
         return _count(self.elements) * len(self.text) > MAX_PLACEMENTS
 
     def drop_prefix(self, length: int) -> bool:
-        """Remove characters before the first element from the text, if they have no markup and are not all."""
+        """Remove the first characters unless an element starts in them or no text would remain.
+
+        Returns:
+            Whether they were removed.
+        """
         if any(element.start < length for element in self.elements) or length >= len(self.text):
             return False
         self.text = self.text[length:]
@@ -104,7 +108,7 @@ class MarkedText:
         return True
 
     def drop_suffix(self, length: int) -> bool:
-        """Remove white space behind the last element from the text."""
+        """Remove the last characters if they are white space after all elements; return whether they were removed."""
         end = len(self.text) - length
         if not self.text[end:].isspace() or any((element.end or 0) > end for element in self.elements):
             return False

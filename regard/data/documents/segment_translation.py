@@ -176,14 +176,19 @@ def explain(segment: Segment, result: TranslatedSegment) -> list[Untranslated]:
 
 
 def align_by_length(source: str, target: str) -> list[AlignedSpan]:
-    """Return an alignment of words by their positions, for models without attention weights."""
-    words = [match.span() for match in WORD.finditer(source)]
-    if not words:
+    """Align each target word to the source word at the nearest relative position, without attention weights."""
+
+    def centre(span: tuple[int, int]) -> float:
+        return (span[0] + span[1]) / 2
+
+    source_words = [match.span() for match in WORD.finditer(source)]
+    if not source_words:
         return []
     spans = []
     for match in WORD.finditer(target):
-        place = (match.start() + match.end()) / 2 * len(source) / len(target)
-        spans.append(AlignedSpan(min(words, key=lambda word: abs((word[0] + word[1]) / 2 - place)), match.span()))
+        expected = centre(match.span()) * len(source) / len(target)
+        nearest = min(source_words, key=lambda word: abs(centre(word) - expected))
+        spans.append(AlignedSpan(nearest, match.span()))
     return spans
 
 
