@@ -55,8 +55,8 @@ def find_peaks(
         model.decode_views(view1, view2, visible)
     peaks = {}
     for name, record in records.items():
-        weight, index = record.weights.mean(1).max(-1)
-        peaks[name] = AttentionPeaks(torch.stack((index // columns, index % columns), -1), weight)
+        weight, patch = record.weights.mean(1).max(-1)  # of the second view
+        peaks[name] = AttentionPeaks(torch.stack((patch // columns, patch % columns), -1), weight)
     return peaks
 
 

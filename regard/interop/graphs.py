@@ -287,18 +287,23 @@ class GraphModel:
     def score(
         self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: SearchSettings
     ) -> list[TokenHypothesis]:
+        """Return the targets with the log-probabilities of their tokens, one decoder step per token.
+
+        The score of a target is the sum of its log-probabilities.
+        """
         padded, _ = pad_batch([[*target, self.eos] for target in targets], self.pad, self.device)
-        state, tokens = self.start(sources, 1), torch.full((len(targets),), self.bos)
+        state = self.start(sources, 1)
+        tokens = torch.full((len(targets),), self.bos)
         columns = []
         for next_tokens in padded.unbind(1):
             log_probs = self.step(tokens, state)
             columns.append(log_probs.gather(1, next_tokens[:, None])[:, 0])
             tokens = next_tokens
-        rows = torch.stack(columns, 1).tolist()
-        return [
-            TokenHypothesis(list(target), sum(row[: len(target) + 1]), row[: len(target) + 1])
-            for target, row in zip(targets, rows, strict=True)
-        ]
+        hypotheses = []
+        for target, row in zip(targets, torch.stack(columns, 1).tolist(), strict=True):
+            token_log_probs = row[: len(target) + 1]  # with END, without padding
+            hypotheses.append(TokenHypothesis(list(target), sum(token_log_probs), token_log_probs))
+        return hypotheses
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def _save_onnx(spec: GraphSpec, path: Path) -> None:
 
 @contextmanager
 def _hide_warnings() -> Iterator[None]:
-    """Hides the exporter's messages about optional packages and skipped optimisations."""
+    """Hide the exporter's messages about optional packages and skipped optimisations."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -141,16 +141,17 @@ def consistency_(
 def consistency_kernel_(
     logits: Tensor, labels: Tensor, divergence_weight: Tensor, share: float, smoothing: float, backward: bool = True
 ) -> Tensor:
-    """`consistency_` of contiguous logits by one kernel."""
+    """Compute `consistency_` of contiguous logits, (2, N, V), with one Triton kernel; return its losses, (2, N)."""
     from regard.ops.triton import consistency as kernels
 
     assert logits.is_contiguous()
     _, N, V = logits.shape
     terms = torch.empty(2, N, dtype=torch.float32, device=logits.device)
+    power_of_2 = 1 << (V - 1).bit_length()  # the smallest one that is not below V
     with on_device(logits):
         kernels.consistency[(N,)](
             logits, labels, divergence_weight, terms, N, V, share, smoothing,
-            BACKWARD=backward, BLOCK=min(TILE, max(16, 1 << (V - 1).bit_length())), num_warps=WARPS,
+            BACKWARD=backward, BLOCK=min(TILE, max(16, power_of_2)), num_warps=WARPS,
         )  # fmt: skip
     return terms
 
@@ -166,6 +167,7 @@ def _fake(
     dtype: torch.dtype,
     backward: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return empty tensors with the shapes and dtypes of the results of `_forward`, for torch.compile."""
     terms = x.new_empty(2, dtype=torch.promote_types(dtype, torch.float32))
     return terms.new_empty(()), terms, *empty_gradients(x, weight, bias, dtype, backward)
 
