@@ -1,6 +1,7 @@
 """Client of LibreTranslate's API, for `regard translate --server`."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from http.client import HTTPException
@@ -45,7 +46,8 @@ class Client:
 
     def translate(self, lines: Iterable[str], source: str, target: str) -> Iterator[str]:
         """Yield the translation of each line; blank lines are returned unchanged."""
-        max_characters = int(self._request("/frontend/settings").get("charLimit", -1))
+        limit = int(self._request("/frontend/settings").get("charLimit", -1))
+        max_characters = math.inf if limit < 0 else limit
         for batch in _batches(lines, BATCH_LINES, max_characters):
             texts = [line for line in batch if line.strip()]
             fields = {"q": texts, "source": source, "target": target, "format": "text"}
@@ -76,12 +78,12 @@ class Client:
             return json.load(response)
 
 
-def _batches(lines: Iterable[str], max_lines: int, max_characters: int) -> Iterator[Sequence[str]]:
-    """Group lines so that each request stays within the limits; -1 means no limit of characters."""
+def _batches(lines: Iterable[str], max_lines: int, max_characters: float) -> Iterator[Sequence[str]]:
+    """Group lines so that each batch stays within the limits; a longer line is a batch of its own."""
     batch: list[str] = []
     characters = 0
     for line in lines:
-        if batch and (len(batch) == max_lines or 0 <= max_characters < characters + len(line)):
+        if batch and (len(batch) == max_lines or characters + len(line) > max_characters):
             yield batch
             batch, characters = [], 0
         batch.append(line)
