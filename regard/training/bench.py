@@ -174,9 +174,14 @@ def list_changes(recipe: Recipe, device: torch.device) -> Iterator[Changes]:
 
 
 def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
-    """Yield precisions, CUDA graphs and compilation; the latter two need the changes in `pack`, for packed batches."""
+    """Yield other precisions, and CUDA graphs and compilation if the recipe does not use them yet.
+
+    Args:
+        recipe: The recipe to change.
+        pack: Changes that make its batches packed, which CUDA graphs and compilation need.
+    """
     training = recipe.training
-    bfloat16: Changes = ()
+    bfloat16_residuals: Changes = ()
     if training.precision == "float32":
         yield ("training.precision=bfloat16",)
     elif isinstance(recipe, TranslationRecipe) and recipe.training.residual_dtype == "bfloat16":
@@ -184,12 +189,12 @@ def _list_gpu_changes(recipe: Recipe, pack: Changes) -> Iterator[Changes]:
     else:
         yield ("training.precision=float32",)
         if isinstance(recipe, TranslationRecipe):
-            bfloat16 = ("training.residual_dtype=bfloat16",)
-            yield bfloat16
+            bfloat16_residuals = ("training.residual_dtype=bfloat16",)
+            yield bfloat16_residuals
     if not training.uses_cuda_graph:
         yield (*pack, "training.cuda_graph=true")
-        if bfloat16:
-            yield (*pack, "training.cuda_graph=true", *bfloat16)
+        if bfloat16_residuals:
+            yield (*pack, "training.cuda_graph=true", *bfloat16_residuals)
     if not training.compile:
         yield (*pack, "training.compile=true")
 
