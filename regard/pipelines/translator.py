@@ -6,7 +6,7 @@ Shapes: S source tokens, W width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.masks import pad_batch
-from regard.data.text.sentences import LengthWarnings, Sentence, SplitText, by_rank, split_sentences
+from regard.data.text.sentences import LengthWarnings, SplitText, by_rank, split_sentences
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.config import DecodingSettings, parse_settings
+from regard.decoding.config import DecodingRequest, DecodingSettings, parse_settings
 from regard.decoding.generator import BATCH_TOKENS, Generator
 from regard.errors import UserError
 from regard.models.card import save_pretrained
@@ -46,6 +46,25 @@ WINDOW = 2048
 GlossaryLike: TypeAlias = "Glossary | Mapping[str, str] | Iterable[Sequence[str]] | str | Path"
 """What `regard.data.text.glossary.Glossary.of` accepts."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """A text of any number of sentences, and what is asked of its translation.
+
+    Attributes:
+        number: Number of the text, for errors.
+        split: Its sentences.
+        decoding: The constraints on its translation as tokens. The source is empty.
+        constraints: The constraints as text.
+        glossary: Terms whose translations the hypotheses shall contain.
+    """
+
+    number: int
+    split: SplitText
+    decoding: DecodingRequest
+    constraints: Constraints | None
+    glossary: Glossary | None
 
 
 class Translator(SentenceTranslator):
@@ -221,56 +240,58 @@ class Translator(SentenceTranslator):
         """
         texts = check_texts(texts, first)
         estimate = self.quality.select(confidence, flags) if confidence or flags else None
-        asked = self._parse(texts, constraints, glossary)
-        distinct = dict.fromkeys((NO_CONSTRAINTS, *(one.decoding for one in asked)))
-        resolved = [self.resolve_settings(settings, one, trees, snapshots) for one in distinct]
         splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
-        requests = self._divide(asked, splits, first)
-        found = iter(self._search_with_steps(requests, resolved[0], Details(alignments, trees, snapshots)))
+        text_requests = self._parse(texts, splits, constraints, glossary, first)
+        resolved = self.resolve_settings(settings, NO_CONSTRAINTS, trees, snapshots)
+        for decoding in dict.fromkeys(request.decoding for request in text_requests):
+            self.resolve_settings(settings, decoding, trees, snapshots)  # rejects unsupported constraints
+        requests = self._divide(text_requests)
+        sentences = iter(self._search_with_steps(requests, resolved, Details(alignments, trees, snapshots)))
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
-        results = [
-            _join_sentences(text, one, [next(found) for _ in one.sentences])
-            if one.sentences
-            else [replace(blank, text=text, source=text)]
-            for text, one in zip(texts, splits, strict=True)
-        ]
+        results = []
+        for text, parts in zip(texts, splits, strict=True):
+            n_best_lists = list(islice(sentences, len(parts.sentences)))
+            if n_best_lists:
+                results.append(_join_sentences(text, parts, n_best_lists))
+            else:
+                results.append([replace(blank, text=text, source=text)])
         return results if estimate is None else [[estimate(one) for one in n_best] for n_best in results]
 
     def _parse(
         self,
         texts: Sequence[str],
+        splits: Sequence[SplitText],
         constraints: Constraints | Sequence[Constraints] | None,
         glossary: GlossaryLike | Sequence[GlossaryLike | None] | None,
-    ) -> list[SearchRequest]:
-        """Return a request for each text as a whole, whose source is not tokenised."""
-        of_texts = one_for_each(constraints, len(texts), "constraints")
+        first: int,
+    ) -> list[TextRequest]:
+        """Return a request for each text. The number of the first one is `first`."""
+        constraints_of = one_for_each(constraints, len(texts), "constraints")
         shared = glossary if isinstance(glossary, list | tuple) else to_glossary(cast("GlossaryLike | None", glossary))
         glossaries = one_for_each(self.glossary if shared is None else shared, len(texts), "glossary")
         target = self.vocabularies.target
-        decodings = {one: NO_CONSTRAINTS if one is None else one.to_request(target) for one in of_texts}
+        decodings = {given: given.to_request(target) if given else NO_CONSTRAINTS for given in constraints_of}
         return [
-            SearchRequest(Sentence(text, ""), decodings[one], one, to_glossary(terms))
-            for text, one, terms in zip(texts, of_texts, glossaries, strict=True)
+            TextRequest(number, split, decodings[given], given, to_glossary(terms))
+            for number, (split, given, terms) in enumerate(zip(splits, constraints_of, glossaries, strict=True), first)
         ]
 
-    def _divide(self, asked: Sequence[SearchRequest], splits: Sequence[SplitText], first: int) -> list[SearchRequest]:
-        """Divide the requests of texts, of which the first has the number `first`, into those of their sentences."""
-        requests, numbers = [], []
-        for number, (request, split) in enumerate(zip(asked, splits, strict=True), first):
-            if request.decoding.required and len(split.sentences) > 1:
+    def _divide(self, text_requests: Sequence[TextRequest]) -> list[SearchRequest]:
+        """Return the requests of the sentences of all texts, with the sources as tokens."""
+        for text in text_requests:
+            if text.decoding.required and len(text.split.sentences) > 1:
                 raise UserError(
-                    f"sentence {number}: it has several sentences, and a required phrase belongs to one of them; give "
-                    f"one sentence at a time, or do not split (--no-split, split=False)"
+                    f"sentence {text.number}: it has several sentences, and a required phrase belongs to one of them; "
+                    f"give one sentence at a time, or do not split (--no-split, split=False)"
                 )
-            for i, sentence in enumerate(split.sentences):
-                prefix = () if i else request.decoding.prefix
-                requests.append(replace(request, sentence=sentence, decoding=replace(request.decoding, prefix=prefix)))
-                numbers.append(number)
-        sources = self.encode([request.sentence.text for request in requests], numbers)
-        return [
-            replace(request, decoding=replace(request.decoding, source=source))
-            for request, source in zip(requests, sources, strict=True)
-        ]
+        pairs = [(text, sentence) for text in text_requests for sentence in text.split.sentences]
+        sources = self.encode([sentence.text for _, sentence in pairs], [text.number for text, _ in pairs])
+        requests = []
+        for (text, sentence), source in zip(pairs, sources, strict=True):
+            prefix = text.decoding.prefix if sentence is text.split.sentences[0] else ()
+            decoding = replace(text.decoding, source=source, prefix=prefix)
+            requests.append(SearchRequest(sentence, decoding, text.constraints, text.glossary))
+        return requests
 
     def _search_with_steps(
         self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: Details
