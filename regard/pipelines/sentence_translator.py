@@ -78,7 +78,7 @@ class SearchRequest:
 
 
 @dataclass(frozen=True)
-class Details:
+class HypothesisDetails:
     """What hypotheses contain on request; see the attributes of `Hypothesis`."""
 
     alignments: bool = False
@@ -271,7 +271,7 @@ class SentenceTranslator:
     # Search
 
     def search(
-        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: Details
+        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: HypothesisDetails
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of each sentence: generate, rerank and align them."""
         sources = [request.decoding.source for request in requests]

@@ -13,7 +13,7 @@ from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer
 from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings
 from regard.pipelines.hypothesis import Hypothesis, TermUse
-from regard.pipelines.sentence_translator import Details, SearchRequest, SentenceTranslator
+from regard.pipelines.sentence_translator import HypothesisDetails, SearchRequest, SentenceTranslator
 from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
 
 TERM_BEAM = 16
@@ -83,7 +83,7 @@ class TermSearch:
         UserError: The model or the settings do not support terms.
     """
 
-    def __init__(self, translator: SentenceTranslator, settings: DecodingSettings, details: Details) -> None:
+    def __init__(self, translator: SentenceTranslator, settings: DecodingSettings, details: HypothesisDetails) -> None:
         translator.resolve_settings(settings, request_with_terms())
         self._translator, self._settings, self._details = translator, settings, details
         self._vocabularies = translator.vocabularies

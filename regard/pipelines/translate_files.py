@@ -11,7 +11,6 @@ import json
 import os
 import stat
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -85,7 +84,7 @@ def translate_lines(
     """
     counts = TranslationCounts()
     items = ((line, line) for line in lines)
-    details = {"alignments": alignments, "split": split, "confidence": confidence, "flags": flags}
+    options = {"alignments": alignments, "split": split, "confidence": confidence, "flags": flags}
     translated = translate_items(
         translator,
         items,
@@ -94,7 +93,7 @@ def translate_lines(
         done=done,
         on_progress=on_progress,
         glossary_of=glossary_of,
-        **details,
+        **options,
     )
     for number, source, hypotheses in translated:
         listed = None if review is None else review(number, source, hypotheses[0])
@@ -119,35 +118,27 @@ def translate_items(
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
     glossary_of: Callable[[Item], Glossary | None] | None = None,
-    **details: bool,
+    **options: bool,
 ) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
     """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
 
-    See `translate_lines` for the other arguments. The details are those of `Translator.hypotheses`, such as `split`.
+    See `translate_lines` for the other arguments. The options are those of `Translator.hypotheses`, such as `split`.
     """
-    items, start = _skip(items, done)
-    reported = done
-    window: deque[Item] = deque()
-
-    def pass_texts() -> Iterator[str]:
-        for item, text in items:
-            window.append(item)
-            if glossary_of is not None:
-                glossaries.append(glossary_of(item))
-            yield text
-
-    glossaries: deque[Glossary | None] = deque()
-    of_lines = None if glossary_of is None else iter(glossaries.popleft, ...)
-    results = translator.stream(
-        pass_texts(), settings, first=start + 1, glossaries=of_lines, constraints=constraints, **details
-    )
-    for number, hypotheses in enumerate(results, start + 1):
-        item = window.popleft()
-        if number > done:
-            yield number, item, hypotheses
-        if on_progress is not None and not window:  # all results of the window have been passed on
-            on_progress(number - reported)
-            reported = number
+    items, before = _skip(items, done)
+    while window := list(islice(items, WINDOW)):
+        texts = [text for _, text in window]
+        glossaries = None
+        if glossary_of is not None:
+            given = [glossary_of(item) for item, _ in window]
+            glossaries = [translator.glossary if glossary is None else glossary for glossary in given]
+        results = translator.hypotheses(texts, settings, constraints, first=before + 1, glossary=glossaries, **options)
+        for number, ((item, _), hypotheses) in enumerate(zip(window, results, strict=True), before + 1):
+            if number > done:
+                yield number, item, hypotheses
+        del results  # to free memory before the next window is translated
+        if on_progress is not None:
+            on_progress(before + len(window) - max(before, done))
+        before += len(window)
 
 
 def _skip(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:

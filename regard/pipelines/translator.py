@@ -28,7 +28,7 @@ from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.sentence_translator import (
     NO_CONSTRAINTS,
-    Details,
+    HypothesisDetails,
     SearchRequest,
     SentenceTranslator,
     TranslationModel,
@@ -246,7 +246,9 @@ class Translator(SentenceTranslator):
         for decoding in dict.fromkeys(request.decoding for request in text_requests):
             self.resolve_settings(settings, decoding, trees, snapshots)  # rejects unsupported constraints
         requests = self._divide(text_requests)
-        sentences = iter(self._search_with_steps(requests, resolved, Details(alignments, trees, snapshots)))
+        sentences = iter(
+            self._search_with_glossary_and_memory(requests, resolved, HypothesisDetails(alignments, trees, snapshots))
+        )
         blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
         results = []
         for text, parts in zip(texts, splits, strict=True):
@@ -293,8 +295,8 @@ class Translator(SentenceTranslator):
             requests.append(SearchRequest(sentence, decoding, text.constraints, text.glossary))
         return requests
 
-    def _search_with_steps(
-        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: Details
+    def _search_with_glossary_and_memory(
+        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: HypothesisDetails
     ) -> list[list[Hypothesis]]:
         """Search, with the glossaries and the memory if there are any."""
         search: Callable[[Sequence[SearchRequest]], list[list[Hypothesis]]]
@@ -310,18 +312,14 @@ class Translator(SentenceTranslator):
         lines: Iterable[str],
         settings: DecodingSettings | None = None,
         first: int = 1,
-        glossaries: Iterator[Glossary | None] | None = None,
         **options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Yield the n best translations of every line, in order, with at most `WINDOW` lines in memory.
 
-        Further keywords are those of `hypotheses`. `glossaries` are those of the lines, in the same order; a line
-        without one has that of the translator.
+        Further keywords are those of `hypotheses`.
         """
         lines = iter(lines)
         while window := list(islice(lines, WINDOW)):
-            if glossaries is not None:
-                options["glossary"] = [self.glossary if one is None else one for one in islice(glossaries, len(window))]
             yield from self.hypotheses(window, settings, first=first, **options)
             first += len(window)
 

@@ -36,7 +36,6 @@ LINES = 50
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> int:
     """Use windows of a few lines, so that a short file has several."""
-    monkeypatch.setattr(translator, "WINDOW", 8)
     monkeypatch.setattr(files, "WINDOW", 8)
     return 8
 
@@ -147,11 +146,11 @@ def test_every_search_setting_is_passed_on(
 ) -> None:
     received: list[SearchSettings] = []
 
-    def record(self: Translator, lines: object, settings: SearchSettings, **options: object) -> Iterator[object]:
+    def record(self: Translator, texts: list[str], settings: SearchSettings, *_: object, **options: object) -> object:
         received.append(settings)
-        return iter(())
+        return [[Hypothesis("", 0.0)] for _ in texts]
 
-    monkeypatch.setattr(Translator, "stream", record)
+    monkeypatch.setattr(Translator, "hypotheses", record)
     further = {"coverage": 0.2, "stop": "first", "min-length": 2, "max_length": 9, "groups": 2, "diversity": 0.1}
     words = [word for key, value in further.items() for word in ("--search", f"{key}={value}")]
     assert command("translate", trained_run, "I", "--beam", 4, "--alpha", 0.6, *words).code == 0
