@@ -26,7 +26,7 @@ from regard.errors import UserError
 Array = npt.NDArray[Any]
 
 MISSING_PHRASE_PENALTY = 1e6
-"""Subtracted from the rank of a finished hypothesis for each missing phrase; larger than any difference in score."""
+"""Subtracted from the score of a finished hypothesis for each missing phrase; larger than any difference in score."""
 TOP_K_CHUNK = 128
 
 
@@ -47,11 +47,11 @@ class Candidates(NamedTuple):
 
 
 class FinishedHypotheses(NamedTuple):
-    """K hypotheses of each sentence; the rank of an empty slot is -inf and its length 0."""
+    """K hypotheses of each sentence; the ordering score of an empty slot is -inf and its length 0."""
 
     tokens: Ints  # (B, K, longest)
     token_log_probs: Doubles  # (B, K, longest)
-    ranks: Doubles  # scores minus the penalty for missing phrases, (B, K)
+    ordering_scores: Doubles  # scores minus the penalty for missing phrases, (B, K)
     scores: Doubles  # (B, K)
     lengths: Ints  # END included, (B, K)
 
@@ -59,7 +59,7 @@ class FinishedHypotheses(NamedTuple):
         """Return the best K of these and the new hypotheses, best first; ties keep finishing order."""
         parts: list[Array] = [np.concatenate(pair, 1) for pair in zip(self, new, strict=True)]
         both = FinishedHypotheses(*parts)
-        order = (-both.ranks).argsort(axis=1, kind="stable")[:, : self.ranks.shape[1]]
+        order = (-both.ordering_scores).argsort(axis=1, kind="stable")[:, : self.scores.shape[1]]
         return FinishedHypotheses(*(_take(part, order) for part in both))
 
     def select(self, sentences: Ints) -> "FinishedHypotheses":
@@ -162,40 +162,41 @@ class BeamSearch(Generic[S]):
         Sums are computed for these only, in float64, so that long sums remain comparable.
         """
         B, K, V = log_probs.shape
-        ranked = log_probs if penalty is None else log_probs - penalty[:, None]
-        values, indices = top_k(ranked.reshape(B * K, V), min(2 * K, V))
-        token, rank = _to_host(indices).reshape(B, K, -1), _to_host(values).reshape(B, K, -1)
-        raise_if_nan(bool(np.isnan(rank).any()))  # top_k returns NaN first
-        token_log_prob = rank
+        penalised = log_probs if penalty is None else log_probs - penalty[:, None]
+        largest = top_k(penalised.reshape(B * K, V), min(2 * K, V))
+        values, token = (_to_host(x).reshape(B, K, -1) for x in largest)
+        raise_if_nan(bool(np.isnan(values).any()))  # top_k returns NaN first
+        token_log_prob = penalised_log_prob = values  # equal without a penalty
         if self.required is not None:
             token = _append_required(token, self.required.next_tokens[:, first : first + K])
         if self.required is not None or penalty is not None:
             index = self._to_device(token.clip(min=0))
-            token_log_prob, rank = (
-                np.where(token < 0, -math.inf, _to_host(x.gather(2, index))) for x in (log_probs, ranked)
+            token_log_prob, penalised_log_prob = (
+                np.where(token < 0, -math.inf, _to_host(x.gather(2, index))) for x in (log_probs, penalised)
             )
         parent_log_prob = self.log_probs[:, first : first + K, None]
         beam_index = np.broadcast_to(np.arange(first, first + K)[:, None], token.shape)
         parts: list[Array] = [parent_log_prob + token_log_prob, beam_index, token.clip(min=0), token_log_prob]
         candidates = Candidates(*(x.reshape(B, -1) for x in parts))
-        score = (parent_log_prob + rank).reshape(B, -1)
-        count = min(2 * K, score.shape[1])
+        cumulative = (parent_log_prob + penalised_log_prob).reshape(B, -1)
+        count = min(2 * K, cumulative.shape[1])
         if self.required is None:
-            return candidates.take(torch.from_numpy(score).topk(count, dim=1).indices.numpy())
+            return candidates.take(torch.from_numpy(cumulative).topk(count, dim=1).indices.numpy())
         progress = self.required.extend(candidates.beam_index, candidates.token)
         dead = progress.dead()
-        candidates.log_prob[dead] = score[dead] = -math.inf
-        return candidates.take(self._interleave_banks(progress, score)[:, :count])
+        candidates.log_prob[dead] = cumulative[dead] = -math.inf
+        return candidates.take(self._interleave_banks(progress, cumulative)[:, :count])
 
-    def _interleave_banks(self, progress: Requirements, score: Doubles) -> Ints:
+    def _interleave_banks(self, progress: Requirements, cumulative: Doubles) -> Ints:
         """Return the order of candidates under required phrases (dynamic beam allocation, Post and Vilar 2018).
 
         Candidates with the same number of required tokens form a bank. The best of each bank come first, then the
-        second best, and so on, so that fluent hypotheses do not displace those that have started a phrase.
+        second best, and so on, so that fluent hypotheses do not displace those that have started a phrase. The best
+        is the one with the largest cumulative log-probability, minus the diversity penalty of its last token.
         """
-        bank = np.where(score == -math.inf, -1, progress.matched_tokens())
-        by_score = (-score).argsort(axis=1, kind="stable")
-        order = _take(by_score, (-_take(bank, by_score)).argsort(axis=1, kind="stable"))
+        bank = np.where(cumulative == -math.inf, -1, progress.matched_tokens())
+        best_first = (-cumulative).argsort(axis=1, kind="stable")
+        order = _take(best_first, (-_take(bank, best_first)).argsort(axis=1, kind="stable"))
         bank = _take(bank, order)
         index = np.broadcast_to(np.arange(bank.shape[1]), bank.shape)
         starts = np.ones_like(bank, dtype=np.bool_)
@@ -210,20 +211,21 @@ class BeamSearch(Generic[S]):
         if self.settings.coverage:
             penalties = _to_host(self.state.coverage_penalties()).reshape(self.log_probs.shape)
             scores = scores + self.settings.coverage * _take(penalties, candidates.beam_index)
-        ranks = scores
+        ordering_scores = scores
         if self.required is not None:
-            ranks = scores - MISSING_PHRASE_PENALTY * _take(self.required.missing, candidates.beam_index)
+            ordering_scores = scores - MISSING_PHRASE_PENALTY * _take(self.required.missing, candidates.beam_index)
         tokens = _take(self.tokens, candidates.beam_index)
         if self.settings.groups > 1:  # groups may find the same hypothesis
             same_length = (self.finished.lengths == step + 1)[:, None]
             duplicate = (tokens[:, :, None] == self.finished.tokens[:, None]).all(-1) & same_length
             finishes = finishes & ~duplicate.any(-1)
-        ranks = np.where(finishes, ranks, -math.inf)
-        raise_if_nan(bool(np.isnan(ranks).any()))
+        ordering_scores = np.where(finishes, ordering_scores, -math.inf)
+        raise_if_nan(bool(np.isnan(ordering_scores).any()))
         token_log_probs = _take(self.token_log_probs, candidates.beam_index)
         token_log_probs[:, :, step] = candidates.token_log_prob
         lengths = np.where(finishes, step + 1, 0)
-        self.finished = self.finished.merge(FinishedHypotheses(tokens, token_log_probs, ranks, scores, lengths))
+        new = FinishedHypotheses(tokens, token_log_probs, ordering_scores, scores, lengths)
+        self.finished = self.finished.merge(new)
 
     def _remove_decided(self, step: int) -> None:
         """Remove decided sentences from the batch and reorder the stepper's state."""
@@ -250,16 +252,16 @@ class BeamSearch(Generic[S]):
         best = self.log_probs.max(1)
         exhausted: Bools = best == -math.inf
         if self.settings.stops_when_full:
-            return exhausted | (self.finished.ranks[:, -1] > -math.inf)
+            return exhausted | (self.finished.ordering_scores[:, -1] > -math.inf)
         # Log-probabilities and coverage penalties are never positive, and normalisers grow with the length. A live
         # hypothesis therefore scores at most its present sum divided by the normaliser of the maximum length.
-        settled: Bools = self.finished.ranks[:, self.settings.n_best - 1] >= best / self.final_normalisers
+        settled: Bools = self.finished.ordering_scores[:, self.settings.n_best - 1] >= best / self.final_normalisers
         return exhausted | settled
 
     def _result(self, row: int, step: int) -> list[TokenHypothesis]:
         f = self.finished
         hypotheses = build_hypotheses(f.tokens[row], f.token_log_probs[row], f.lengths[row], f.scores[row])
-        count = int((f.ranks[row] > -math.inf).sum())
+        count = int((f.ordering_scores[row] > -math.inf).sum())
         result = hypotheses[: min(count, self.settings.n_best)]
         if self.trace is None:
             return result
