@@ -124,7 +124,7 @@ class AutoregressiveGenerator:
 
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """Return the log-probabilities after 0 to T target tokens, (B, T + 1, V)."""
+        """Return the log-probabilities after 0 to T target tokens, (B, P, V) with P = T + 1."""
         bos, pad = self.config.bos, self.config.pad
         source, source_layout = pad_batch([self.config.source_tokens(tokens) for tokens in sources], pad, self.device)
         target, target_layout = pad_batch([[bos, *tokens] for tokens in targets], pad, self.device)

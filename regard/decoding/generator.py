@@ -40,7 +40,11 @@ class Generator(Protocol):
         """Return the best hypotheses of every request, best first; traced ones carry their beam or iterations."""
 
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:
-        """Return the log-probabilities of the token at every position of given translations, (B, T, V)."""
+        """Return the log-probabilities of all tokens at every position of given translations, (B, P, V).
+
+        P is T + 1 for autoregressive models, where position t follows t target tokens. For non-autoregressive models,
+        it is the number of positions of the NAT target.
+        """
 
     def run_forward(self, sources: Sequence[Sequence[int]], hypotheses: Sequence[TokenHypothesis]) -> None:
         """Run one forward pass over complete hypotheses, for attention hooks."""

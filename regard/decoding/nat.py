@@ -143,9 +143,9 @@ class NATGenerator:
 
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
-        """Return the log-probabilities of one pass over masks, (B, T, V).
+        """Return the log-probabilities of one pass over masks, (B, P, V) with P = T.
 
-        With a length classifier, the rows have the lengths of the targets; otherwise these follow from the sources.
+        With a length classifier, T is the length of the longest target; otherwise it follows from the sources.
         """
         encoded = self._encode(sources)
         return self._predict(self._targets(encoded, self._target_lengths(encoded, targets)))

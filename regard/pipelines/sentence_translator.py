@@ -1,6 +1,6 @@
 """`SentenceTranslator`: translates sentences with a model or an ensemble, each as one sequence of tokens.
 
-Shapes: B sentences, T target tokens, V vocabulary.
+Shapes: B sentences, T target tokens, P output positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -425,9 +425,10 @@ class SentenceTranslator:
         return [self._to_hypothesis(hypothesis, request) for hypothesis, request in zip(scored, requests, strict=True)]
 
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:
-        """Return the log-probabilities of all tokens at every position of given translations, (B, T, V).
+        """Return the log-probabilities of all tokens at every position of given translations, (B, P, V).
 
-        Position t of an autoregressive model is conditioned on the first t target tokens.
+        P is T + 1 for autoregressive models, where position t follows t target tokens. For non-autoregressive models,
+        it is the number of positions of the NAT target.
         """
         return self.generator.log_probs(sources, targets)
 
