@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,14 +16,13 @@ import typer
 
 from regard.cli import options
 from regard.errors import UserError
-from regard.runtime import choose_device
+from regard.runtime import choose_device, open_regular
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
     from regard.decoding.config import DecodingSettings
     from regard.pipelines.constraints import Constraints
-    from regard.pipelines.memory import MemoryFile
-    from regard.pipelines.record_counts import RecordCount
+    from regard.pipelines.record_counts import Form, RecordCount
     from regard.pipelines.review import ReviewFile
     from regard.pipelines.translator import Translator
 
@@ -81,82 +81,181 @@ def translate(
     to_language: options.ToLanguage = None,
 ) -> None:
     """Translate texts given as arguments, the lines of a file or of standard input, or a document."""
-    document = _choose_document(source, format, column) if source is not None else None
+    document = None if source is None else _find_document_format(source, format, column)
+    languages = from_language, to_language
     if server is not None:
         if document is not None:
             raise UserError(f"{source} is a document, which --server does not translate; send it to /translate_file")
-        texts = [*([str(run)] if run else []), *(text or [])]
         _check_server_options(context)
-        _check_files(texts, source, key, output, resume)
-        lines, total = (texts, len(texts)) if texts else options.read_input(source, key)
-        languages = from_language, to_language
-        translate_on_server(server, lines, total, output, resume, languages, _shows_progress(texts, output))
+        texts = [*([str(run)] if run else []), *(text or [])]
+        translate_on_server(server, Files(texts, source, key, output, resume), languages)
         return
     if run is None:
         raise UserError("translate needs a model folder or a training run, or --server with the address of one")
-    languages = from_language, to_language
-    if document is not None and source is not None and not text:
-        from regard.cli import documents
-
+    files = Files(text or [], source, key, output, resume, output_memory)
+    model = ModelOptions(run, others or (), device, engine, precision, languages, glossary, memory, memory_threshold)
+    if document is not None and not text:
         rejected = {
             "--output-memory": output_memory,
             "--n-best": n_best,
             "--alignments": alignments,
             "--no-split": not split,
             "--reject": reject,
+            "--prefix": prefix or None,
+            "--require": require,
         }
-        documents.check(source, output, document, rejected | {"--prefix": prefix or None, "--require": require})
-        _check_files(text, source, key, output, resume)
-        assert output is not None
-        terms = _read_glossary(glossary)
-
-        def load_with_terms() -> Translator:
-            translator = _load(run, others or (), device, engine, precision).select(*languages)
-            translator.glossary = terms
-            _open_memories(translator, memory, memory_threshold, None, False)
-            return translator
-
-        documents.translate(
-            source,
-            output,
-            load_with_terms,
-            [run, *(others or ())],
-            search.settings(run),
-            _parse_constraints("", (), forbid or ()),
-            format=document,
-            as_json=as_json,
-            conditions={"device": device, "engine": engine, "precision": precision, "forbid": forbid}
-            | {"glossary": _checksum(glossary), "memory": _checksum(memory), "threshold": memory_threshold},
-            key=key,
-            column=column,
-        )
+        _translate_document(files, document, column, model, search, forbid or (), as_json, rejected)
         return
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
-    from regard.data.text.source_language import warn_of_other_language
-    from regard.pipelines import translate_files as files
-    from regard.pipelines.record_counts import Form, count_records
-
+    constraints = _parse_constraints(prefix, require or (), forbid or ())
     settings = search.settings(run, n_best=n_best)
     form: Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
-    _check_files(text, source, key, output, resume)
-    finished = count_records(output, form, settings.n_best) if resume and output and output.exists() else None
-    lines, total = (text, len(text)) if text else options.read_input(source, key)
-    constraints = _parse_constraints(prefix, require or (), forbid or ())
-    terms = _read_glossary(glossary)
-    translator = _load(run, others or (), device, engine, precision).select(*languages)
-    _check_settings(translator, settings, terms)
-    new_memory = _open_memories(translator, memory, memory_threshold, output_memory, resume)
+    _translate_lines(files, model, settings, constraints, form, alignments, split, reject)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The texts, or the file that they are read from, and the files that are written.
+
+    Attributes:
+        texts: Texts given as arguments.
+        source: File with the texts; None for standard input.
+        key: Key or column of the file.
+        output: File for the translations; None for standard output.
+        resume: Whether an interrupted output is continued.
+        output_memory: File for a new translation memory; None for none.
+    """
+
+    texts: Sequence[str]
+    source: Path | None
+    key: str | None
+    output: Path | None
+    resume: bool
+    output_memory: Path | None = None
+
+    def check(self) -> None:
+        """Reject contradicting options before a model is loaded."""
+        if self.texts and self.source is not None:
+            raise UserError(f"sentences are given both as arguments and in --input {self.source}; choose one")
+        if self.key is not None and self.source is None:
+            raise UserError("--key needs --input, a .jsonl or .tsv file")
+        if self.output is not None:
+            options.check_output(self.output, self.resume, [self.source])
+        elif self.resume:
+            raise UserError("--resume needs --output, the file to continue")
+        if self.output_memory is not None and self.resume:
+            raise UserError(
+                "--output-memory holds all translations, and --resume translates only the remaining lines; omit one"
+            )
+
+    def read(self) -> tuple[Iterable[str], int | None]:
+        """Return the texts and their number if it is known."""
+        return (self.texts, len(self.texts)) if self.texts else options.read_input(self.source, self.key)
+
+    def count_finished(self, count: Callable[[Path], RecordCount]) -> RecordCount | None:
+        """Return what `count` finds in an output that is continued; None for a new output."""
+        return count(self.output) if self.resume and self.output and self.output.exists() else None
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether to show the progress: on a terminal, the translations themselves show it."""
+        return not self.texts and not (self.output is None and sys.stdout.isatty())
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options that determine the translator."""
+
+    run: Path
+    others: Sequence[Path]
+    device: str
+    engine: str | None
+    precision: str | None
+    languages: tuple[str | None, str | None]
+    glossary: Path | None
+    memory: Path | None
+    memory_threshold: float | None
+
+    def load(self, settings: DecodingSettings) -> Translator:
+        """Load the translator with its glossary and its memory.
+
+        Raises:
+            UserError: A file cannot be read, or the model does not support the settings or glossaries.
+        """
+        if self.memory_threshold is not None and self.memory is None:
+            raise UserError("--memory-threshold needs --memory, a translation memory")
+        glossary = _read_glossary(self.glossary)
+        translator = self._load_model().select(*self.languages)
+        translator.glossary = glossary
+        translator.resolve_settings(settings)
+        if glossary is not None:
+            from regard.pipelines.term_search import request_with_terms
+
+            translator.resolve_settings(settings, request_with_terms())
+        if self.memory is not None:
+            from regard.pipelines.memory import TranslationMemory
+
+            threshold = 0.75 if self.memory_threshold is None else self.memory_threshold
+            translator.memory = TranslationMemory.read(self.memory, translator.languages, threshold)
+        return translator
+
+    def _load_model(self) -> Translator:
+        device = choose_device(self.device)
+        if self.engine is None:
+            from regard.pipelines.translator import Translator
+
+            return Translator.load(self.run, *self.others, device=device, precision=self.precision)
+        from regard.interop.ctranslate2 import load_translator
+
+        return load_translator(self.run, *self.others, device=device, engine=self.engine, precision=self.precision)
+
+
+def _find_document_format(source: Path, format: str | None, column: str | None) -> str | None:
+    """Return the format of a document; None for a file of lines."""
+    from regard.cli.documents import choose_format
+
+    chosen = choose_format(source, format, column)
+    if chosen is None and column is not None:
+        raise UserError("--column belongs to a .csv document; give --key for .tsv files")
+    return chosen
+
+
+def _translate_lines(
+    files: Files,
+    model: ModelOptions,
+    settings: DecodingSettings,
+    constraints: Constraints | None,
+    form: Form,
+    alignments: bool,
+    split: bool,
+    reject: float | None,
+) -> None:
+    """Write the record of every text, and print warnings."""
+    from regard.data.text.source_language import warn_of_other_language
+    from regard.pipelines.record_counts import count_records
+    from regard.pipelines.translate_files import RecordFile, glossary_of_line, translate_lines
+
+    files.check()
+    finished = files.count_finished(lambda output: count_records(output, form, settings.n_best))
+    lines, total = files.read()
+    translator = model.load(settings)
+    new_memory = None
+    if files.output_memory is not None:
+        from regard.pipelines.memory import MemoryFile
+
+        new_memory = MemoryFile(files.output_memory, translator.languages)
     lines = warn_of_other_language(lines, translator.languages[0], "line")
-    review = None if reject is None else _open_review(translator, output, reject, finished)
+    review = None if reject is None else _open_review(translator, files.output, reject, finished)
     with (
         nullcontext() if review is None else review,
         nullcontext() if new_memory is None else new_memory,
-        options.open_output(
-            lambda stop: files.RecordFile(output, stop, finished), total, _shows_progress(text, output)
-        ) as (records, progress),
+        options.open_output(lambda stop: RecordFile(files.output, stop, finished), total, files.shows_progress) as (
+            records,
+            progress,
+        ),
     ):
-        counts = files.translate_lines(
+        counts = translate_lines(
             translator,
             lines,
             records.append,
@@ -165,16 +264,18 @@ def translate(
             form=form,
             alignments=alignments,
             split=split,
-            confidence=review is not None or (as_json and translator.quality.is_calibrated),
-            flags=review is not None or as_json,
+            confidence=review is not None or (form == "json" and translator.quality.is_calibrated),
+            flags=review is not None or form == "json",
             review=None if review is None else review.add,
             done=records.count,
             on_progress=progress.advance,
-            glossary_of=files.glossary_of_line,
+            glossary_of=glossary_of_line,
             on_result=None if new_memory is None else new_memory.add,
         )
     if finished is not None and not counts.records:
-        typer.echo(f"regard: {output} is complete: it holds the translations of all {records.count} lines", err=True)
+        typer.echo(
+            f"regard: {files.output} is complete: it holds the translations of all {records.count} lines", err=True
+        )
     counts.lengths.log()
     if review is not None:
         listed = "" if review.path is None else f"; see {review.path}"
@@ -189,86 +290,70 @@ def translate(
         typer.echo(f"regard: {lost} of {counts.terms} terms of the glossary are not in the translations", err=True)
 
 
-def _choose_document(source: Path, format: str | None, column: str | None) -> str | None:
-    """Return the format of a document; None for a file of lines."""
-    from regard.cli.documents import choose_format
-
-    chosen = choose_format(source, format, column)
-    if chosen is None and column is not None:
-        raise UserError("--column belongs to a .csv document; give --key for .tsv files")
-    return chosen
-
-
-def translate_on_server(
-    url: str,
-    lines: Iterable[str],
-    total: int | None,
-    output: Path | None,
-    resume: bool,
-    languages: tuple[str | None, str | None],
-    shown: bool,
+def _translate_document(
+    files: Files,
+    format: str,
+    column: str | None,
+    model: ModelOptions,
+    search: options.SearchOptions,
+    forbid: Sequence[str],
+    as_json: bool,
+    rejected: Mapping[str, object],
 ) -> None:
+    """Translate a document; the options in `rejected` do not apply to it."""
+    from regard.cli import documents
+
+    assert files.source is not None
+    documents.check(files.source, files.output, format, rejected)
+    files.check()
+    assert files.output is not None
+    settings = search.settings(model.run)
+    documents.translate(
+        files.source,
+        files.output,
+        lambda: model.load(settings),
+        [model.run, *model.others],
+        settings,
+        _parse_constraints("", (), forbid),
+        format=format,
+        as_json=as_json,
+        conditions={"device": model.device, "engine": model.engine, "precision": model.precision}
+        | {"forbid": list(forbid) or None, "threshold": model.memory_threshold}
+        | {"glossary": _checksum(model.glossary), "memory": _checksum(model.memory)},
+        key=files.key,
+        column=column,
+    )
+
+
+def translate_on_server(url: str, files: Files, languages: tuple[str | None, str | None]) -> None:
     """Write the server's translation of every line. The API key, if any, is read from the environment."""
     from regard.pipelines.record_counts import count_lines
     from regard.pipelines.translate_files import RecordFile, join_lines
     from regard.serving.client import Client
 
+    files.check()
+    lines, total = files.read()
     client = Client(url, os.environ.get(API_KEY))
     source, target = client.choose_languages(*languages)
-    finished = count_lines(output) if resume and output and output.exists() else None
-    with options.open_output(lambda stop: RecordFile(output, stop, finished), total, shown) as (records, progress):
+    finished = files.count_finished(count_lines)
+    with options.open_output(lambda stop: RecordFile(files.output, stop, finished), total, files.shows_progress) as (
+        records,
+        progress,
+    ):
         remaining = iter(lines)
         if len(list(islice(remaining, records.count))) < records.count:
-            raise UserError(f"{output} has more lines than the input, so it belongs to another input")
+            raise UserError(f"{files.output} has more lines than the input, so it belongs to another input")
         for translation in client.translate(remaining, source, target):
             records.append(f"{join_lines(translation)}\n")
             progress.advance(1)
 
 
-def _load(run: Path, others: Sequence[Path], device: str, engine: str | None, precision: str | None) -> Translator:
-    if engine is None:
-        from regard.pipelines.translator import Translator
-
-        return Translator.load(run, *others, device=choose_device(device), precision=precision)
-    from regard.interop.ctranslate2 import load_translator
-
-    return load_translator(run, *others, device=choose_device(device), engine=engine, precision=precision)
-
-
-def _check_settings(translator: Translator, settings: DecodingSettings, glossary: Glossary | None) -> None:
-    """Set the glossary, and reject invalid settings before the output is opened."""
-    translator.glossary = glossary
-    translator.resolve_settings(settings)
-    if glossary is not None:
-        from regard.pipelines.term_search import request_with_terms
-
-        translator.resolve_settings(settings, request_with_terms())
-
-
-def _open_memories(
-    translator: Translator, path: Path | None, threshold: float | None, output: Path | None, resume: bool
-) -> MemoryFile | None:
-    """Give the translator its memory, and return the new memory, if there is one."""
-    if threshold is not None and path is None:
-        raise UserError("--memory-threshold needs --memory, a translation memory")
-    if output is not None and resume:
-        raise UserError(
-            "--output-memory holds all translations, and --resume translates only the remaining lines; omit one"
-        )
-    if path is not None:
-        from regard.pipelines.memory import TranslationMemory
-
-        translator.memory = TranslationMemory.read(path, translator.languages, 0.75 if threshold is None else threshold)
-    if output is None:
-        return None
-    from regard.pipelines.memory import MemoryFile
-
-    return MemoryFile(output, translator.languages)
-
-
 def _checksum(path: Path | None) -> str | None:
     """Return what changes with the content of a file."""
-    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    if path is None:
+        return None
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_glossary(path: Path | None) -> Glossary | None:
@@ -287,7 +372,7 @@ def _open_review(
 
     if not 0 < threshold <= 1:
         raise UserError(f"--reject {threshold:g}: a confidence is between 0 and 1, such as 0.4")
-    translator.quality.calibration  # noqa: B018  reports a missing calibration before the output is opened
+    translator.quality.check_calibrated()
     return ReviewFile(output, threshold, None if finished is None else finished.records)
 
 
@@ -303,28 +388,9 @@ def _parse_constraints(prefix: str, require: Sequence[str], forbid: Sequence[str
     return Constraints(prefix, tuple(require), tuple(forbid))
 
 
-def _shows_progress(text: Sequence[str] | None, output: Path | None) -> bool:
-    """On a terminal, the translations themselves show the progress."""
-    return not text and not (output is None and sys.stdout.isatty())
-
-
 def _check_server_options(context: typer.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name)
         if name not in SERVER_OPTIONS and given is not None and given.name == "COMMANDLINE":
             raise UserError(f"{parameter.opts[0]} has no effect with --server; omit it")
-
-
-def _check_files(
-    text: Sequence[str] | None, source: Path | None, key: str | None, output: Path | None, resume: bool
-) -> None:
-    """Reject contradicting options before a model is loaded."""
-    if text and source is not None:
-        raise UserError(f"sentences are given both as arguments and in --input {source}; choose one")
-    if key is not None and source is None:
-        raise UserError("--key needs --input, a .jsonl or .tsv file")
-    if output is not None:
-        options.check_output(output, resume, [source])
-    elif resume:
-        raise UserError("--resume needs --output, the file to continue")

@@ -44,6 +44,10 @@ class QualityEstimator:
         """Whether the folder of the model has a calibration."""
         return self._folder is not None and (self._folder / FILE).is_file()
 
+    def check_calibrated(self) -> None:
+        """Raise the error of `calibration` if the model is not calibrated or its calibration is damaged."""
+        self.calibration  # noqa: B018
+
     def select(self, confidence: bool, flags: bool) -> Callable[[Hypothesis], Hypothesis]:
         """Return a function that adds confidences, flags, or both to a hypothesis.
 

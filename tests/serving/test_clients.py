@@ -91,13 +91,17 @@ def test_command_line_client_reports_errors(server: ServerProcess, command: Comm
     assert "needs a model folder" in command("translate").error
 
 
-def test_command_line_client_reads_the_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.cli.translate import translate_on_server
+def test_command_line_client_reads_the_key_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.cli.translate import Files, translate_on_server
 
     keys = []
     monkeypatch.setattr(Client, "_request", lambda self, path, fields=None: keys.append(self._key) or {})
     monkeypatch.setitem(os.environ, "REGARD_API_KEY", "secret")
-    translate_on_server("http://x", [], 0, None, False, ("en", "zh"), False)
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    translate_on_server("http://x", Files([], empty, None, None, False), ("en", "zh"))
     assert keys == ["secret"]
 
 
@@ -147,7 +151,7 @@ def test_stream_sends_sentences_separately(server: ServerProcess) -> None:
 
 
 def test_a_continued_output_must_not_be_longer_than_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.cli.translate import translate_on_server
+    from regard.cli.translate import Files, translate_on_server
 
     requested: list[list[str]] = []
 
@@ -166,9 +170,9 @@ def test_a_continued_output_must_not_be_longer_than_the_input(tmp_path: Path, mo
     out = tmp_path / "out.txt"
     out.write_text("A\nB\n")
     with pytest.raises(UserError, match=f"{out} has more lines than the input, so it belongs to another input"):
-        translate_on_server("http://x", ["a"], 1, out, True, ("en", "zh"), False)
+        translate_on_server("http://x", Files(["a"], None, None, out, True), ("en", "zh"))
     assert out.read_text() == "A\nB\n"
-    translate_on_server("http://x", ["a", "b", "c", "d"], 4, out, True, ("en", "zh"), False)
+    translate_on_server("http://x", Files(["a", "b", "c", "d"], None, None, out, True), ("en", "zh"))
     assert out.read_text() == "A\nB\nen-zh C\nen-zh D\n"
     assert requested == [["c", "d"]]
 
