@@ -228,15 +228,14 @@ class TransformerStepper:
         tokens, layout = pad_batch([config.source_tokens(source) for source in sources], config.pad, self.device)
         padding = layout if len(sources) > 1 or self.coverage else None  # a single sentence needs no mask
         encoder_output = self.model.encode(tokens, padding)
-        state = TransformerState(self.model.start(encoder_output, padding, beam_width))
-        if self.coverage:
+        if self.coverage:  # without fused blocks, which call no hooks: through these, `step` accumulates attention
+            decoder = self.model.start(encoder_output, padding, beam_width)
             dtype = torch.promote_types(encoder_output.dtype, torch.float32)  # sums of small weights
-            state.attention = encoder_output.new_zeros(len(tokens) * beam_width, layout.size, dtype=dtype)
-        else:  # fused blocks do not call hooks, through which `step` accumulates attention
-            state.decoder.blocks = fuse_cpu_blocks(list(self.model.decoder))
-            if len(sources) * beam_width == 1:
-                state.single = SingleStep.of(self.model, state.decoder)
-        return state
+            attention = encoder_output.new_zeros(len(tokens) * beam_width, layout.size, dtype=dtype)
+            return TransformerState(decoder, attention)
+        decoder = self.model.start(encoder_output, padding, beam_width, fuse_cpu_blocks(list(self.model.decoder)))
+        is_single = len(sources) * beam_width == 1
+        return TransformerState(decoder, single=SingleStep.of(self.model, decoder) if is_single else None)
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
         if state.single is not None:

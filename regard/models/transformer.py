@@ -360,13 +360,22 @@ class Transformer(EncoderDecoder):
         x = self.target_embedding(target, positions, longest, self._residual_dtype_on(target.device))
         return self._decode(x, encoder_output, mask, source_mask, positions)
 
-    def start(self, encoder_output: Tensor, layout: Layout | None = None, beam_width: int = 1) -> DecoderState:
-        """Return the state from which `step` decodes an encoder output, (B, S, W), with K = `beam_width` hypotheses."""
-        blocks = [cast(DecoderBlock, block) for block in self.decoder]
+    def start(
+        self,
+        encoder_output: Tensor,
+        layout: Layout | None = None,
+        beam_width: int = 1,
+        blocks: Sequence[Callable[..., Tensor]] | None = None,
+    ) -> DecoderState:
+        """Return the state from which `step` decodes an encoder output, (B, S, W), with K = `beam_width` hypotheses.
+
+        `blocks` are functions that `step` calls instead of the decoder blocks.
+        """
+        decoder = [cast(DecoderBlock, block) for block in self.decoder]
         # Contiguous copies: every step reads all keys and values of a head.
-        source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in blocks]
-        caches = [block.attention.start_cache(beam_width) for block in blocks]
-        return DecoderState(blocks, source, Mask(keys=layout), caches, beam_width)
+        source = [KeyValues(*(x.contiguous() for x in block.cross.project(encoder_output))) for block in decoder]
+        caches = [block.attention.start_cache(beam_width) for block in decoder]
+        return DecoderState(decoder if blocks is None else blocks, source, Mask(keys=layout), caches, beam_width)
 
     def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
         """Append a token to each of K hypotheses per sentence, (B, K); return the logits of the next, (B, K, V)."""
