@@ -34,6 +34,8 @@ def has_model(run: Path) -> bool:
 
 def read_log(run: Path, start: int) -> LogPart:
     """Return the complete lines of a run's log from a position in bytes; from 0 if the log has been shortened since."""
+    if not has_log(run):  # opening a pipe would wait for its other end
+        return LogPart([], 0)
     try:
         with (run / LOG).open("rb") as file:
             size = file.seek(0, 2)
