@@ -131,7 +131,9 @@ def translate_items(
         if glossary_of is not None:
             given = [glossary_of(item) for item, _ in window]
             glossaries = [translator.glossary if glossary is None else glossary for glossary in given]
-        results = translator.hypotheses(texts, settings, constraints, first=before + 1, glossary=glossaries, **options)
+        results = translator.hypotheses(
+            texts, settings, constraints=constraints, first=before + 1, glossary=glossaries, **options
+        )
         for number, ((item, _), hypotheses) in enumerate(zip(window, results, strict=True), before + 1):
             if number > done:
                 yield number, item, hypotheses

@@ -146,7 +146,7 @@ def test_every_search_setting_is_passed_on(
 ) -> None:
     received: list[SearchSettings] = []
 
-    def record(self: Translator, texts: list[str], settings: SearchSettings, *_: object, **options: object) -> object:
+    def record(self: Translator, texts: list[str], settings: SearchSettings, **options: object) -> object:
         received.append(settings)
         return [[Hypothesis("", 0.0)] for _ in texts]
 

@@ -19,7 +19,6 @@ from regard.data.builtin.corpus import load_pairs
 from regard.data.text.readers import Pair, read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
-from regard.pipelines import translator
 from regard.runtime import LineProgress
 from regard.training import distillation
 from regard.training.distillation import Corpus, Distillation, distill
@@ -33,7 +32,7 @@ LONG = "I love apples and books " * 30
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (translator, files, distillation):
+    for module in (files, distillation):
         monkeypatch.setattr(module, "WINDOW", 8)
 
 
