@@ -30,7 +30,7 @@ from regard.layers import sinusoid
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import StepGraph
-from regard.training.objectives.objective import cross_entropy, logits_of_labels, teacher_forcing_loss
+from regard.training.objectives.teacher_forcing import cross_entropy, logits_of_labels, teacher_forcing_loss
 from regard.training.parallelism import autocast
 from regard.training.tasks.translation.batches import TextBatch
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from regard.pipelines.hypothesis import Hypothesis
     from regard.pipelines.translator import Translator
     from regard.registry import register
-    from regard.training.objectives.registry import Objective
+    from regard.training.objectives.registry import Objective, ObjectiveSettings
     from regard.training.task import LossSum, Task, Validation
     from regard.training.tasks.simple import SimpleRecipe, SimpleTask, TensorBatch
 
@@ -71,7 +71,7 @@ _NAMES = {
     "regard.pipelines.hypothesis": "Hypothesis",
     "regard.pipelines.translator": "Translator",
     "regard.registry": "register",
-    "regard.training.objectives.registry": "Objective",
+    "regard.training.objectives.registry": "Objective ObjectiveSettings",
     "regard.training.task": "LossSum Task Validation",
     "regard.training.tasks.simple": "SimpleRecipe SimpleTask TensorBatch",
 }
@@ -81,11 +81,11 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [
     "Attention", "AttentionUnit", "Classifier", "Constraints", "CroCo", "CroCoConfig", "DecoderBlock", "Diagonal",
     "EncoderBlock", "FeedForward", "Glossary", "Hypothesis", "ImageModel", "Kind", "KindSettings", "Learned", "LossSum",
-    "Mask", "Model", "NATSettings", "NATransformer", "NATransformerConfig", "Objective", "Packed", "Padded",
-    "PatchEmbedding", "Rotary", "Rotary2D", "SearchSettings", "Settings", "SimpleRecipe", "SimpleTask", "Sinusoidal",
-    "Sinusoidal2D", "Swin", "SwinConfig", "Task", "TensorBatch", "Tokenizer", "Transformer", "TransformerConfig",
-    "Translator", "UserError", "Validation", "ViT", "ViTConfig", "Vocabularies", "ablate", "attend", "attention_scores",
-    "attention_weights", "grid_positions", "look", "probe", "register",
+    "Mask", "Model", "NATSettings", "NATransformer", "NATransformerConfig", "Objective", "ObjectiveSettings", "Packed",
+    "Padded", "PatchEmbedding", "Rotary", "Rotary2D", "SearchSettings", "Settings", "SimpleRecipe", "SimpleTask",
+    "Sinusoidal", "Sinusoidal2D", "Swin", "SwinConfig", "Task", "TensorBatch", "Tokenizer", "Transformer",
+    "TransformerConfig", "Translator", "UserError", "Validation", "ViT", "ViTConfig", "Vocabularies", "ablate",
+    "attend", "attention_scores", "attention_weights", "grid_positions", "look", "probe", "register",
 ]  # fmt: skip
 
 

@@ -83,14 +83,15 @@ def register(cls: Registered) -> Registered:
     """Make a class available to recipes, model folders and commands by its name. To be used as a decorator.
 
     Args:
-        cls: A subclass of `KindSettings`, `Model`, `Objective` or `Task`.
+        cls: A subclass of `KindSettings`, `Model`, `ObjectiveSettings` or `Task`.
 
     Raises:
         UserError: It is none of these, it lacks a name, or the name belongs to another class.
     """
     registry: Registry[Registered] | None = getattr(cls, "registry", None)
     if registry is None:
-        raise UserError(f"{cls.__name__}: only subclasses of KindSettings, Model, Objective and Task can be registered")
+        bases = "KindSettings, Model, ObjectiveSettings and Task"
+        raise UserError(f"{cls.__name__}: only subclasses of {bases} can be registered")
     return registry.add(cls)
 
 

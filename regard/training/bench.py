@@ -19,7 +19,8 @@ from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports
 from regard.pipelines.classifier import Classifier
-from regard.training.objectives.objective import cross_entropy
+from regard.training.objectives.registry import Objective
+from regard.training.objectives.teacher_forcing import cross_entropy
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.resume import DATA, RECIPE, is_run
@@ -258,7 +259,7 @@ def list_notes(rows: Sequence[Row]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class TransformersTeacherForcing:
+class TransformersTeacherForcing(Objective):
     """Teacher forcing with a translation model of transformers."""
 
     label_smoothing: float
@@ -271,7 +272,7 @@ class TransformersTeacherForcing:
         return LossSum(cross_entropy(logits, batch.labels, self.label_smoothing), batch.count)
 
 
-class TransformersCrossEntropy:
+class TransformersCrossEntropy(Objective):
     """Classification with an image model of transformers."""
 
     def loss(self, model: nn.Module, batch: ImageBatch, step: Step) -> LossSum:

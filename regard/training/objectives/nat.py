@@ -32,7 +32,7 @@ from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops import ctc, dag
 from regard.registry import register
-from regard.training.objectives.registry import Objective
+from regard.training.objectives.registry import Objective, ObjectiveSettings
 from regard.training.task import LossSum, Step
 from regard.training.tasks.translation.batches import TextBatch
 
@@ -41,7 +41,7 @@ Reveal = Literal["uniform", "glancing", "none"]
 
 
 @register
-class NATObjectiveSettings(Objective):
+class NATObjectiveSettings(ObjectiveSettings):
     """Which reference tokens are revealed to the decoder, and the weight of the length classifier."""
 
     task = "nat"
@@ -73,7 +73,7 @@ class NATObjectiveSettings(Objective):
         if self.length_weight != default.length_weight and config.length != "classifier":
             raise UserError(f"objective.length_weight: is for model.length=classifier, not {config.length}; omit it")
 
-    def build(self, recipe: Any, config: NATransformerConfig) -> "NATObjective":
+    def build(self, recipe: Any, config: NATransformerConfig) -> Objective:
         ratio, smoothing = self.glancing_ratio, recipe.optim.label_smoothing
         return NATObjective(self.resolve(config), ratio, recipe.training.steps, smoothing, self.length_weight)
 
@@ -210,7 +210,7 @@ class EncodedBatch:
 
 
 @dataclass(frozen=True)
-class NATObjective:
+class NATObjective(Objective):
     """Masks the targets and computes the loss of the masked tokens; see `NATObjectiveSettings`."""
 
     reveal: Reveal = "none"

@@ -1,6 +1,7 @@
 """Training losses by name, as recipes select them: `objective: {kind: NAME, ...}`."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import WrapValidator
@@ -10,11 +11,27 @@ from regard.errors import UserError
 from regard.registry import Registry, name_of_settings
 from regard.training.task import LossSum, Step
 
-OBJECTIVES: "Registry[type[Objective]]" = Registry("objective", name_of_settings)
+OBJECTIVES: "Registry[type[ObjectiveSettings]]" = Registry("objective", name_of_settings)
 
 
-class Objective(Settings):
-    """Base class of training losses: a subclass declares its name, its settings and `loss`.
+class Objective(ABC):
+    """Base class of training losses; its settings, `ObjectiveSettings`, build it."""
+
+    def begin_step(self, step: int) -> Hashable:
+        """Prepare for the losses of a step; see `Task.begin_step`.
+
+        Returns:
+            What determines the operations of the loss besides the batch.
+        """
+        return None
+
+    @abstractmethod
+    def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
+        """Return the loss of a batch as a sum over its tokens, images or pairs."""
+
+
+class ObjectiveSettings(Settings):
+    """Base class of the settings of a training loss; a subclass declares its name and keys.
 
     Its name is a field such as `kind: Literal["focal"] = "focal"`. Decorate the subclass with `regard.register`.
 
@@ -22,7 +39,7 @@ class Objective(Settings):
         task: Name of the task whose batches the loss is for.
     """
 
-    registry: ClassVar[Registry[type["Objective"]]] = OBJECTIVES
+    registry: ClassVar[Registry[type["ObjectiveSettings"]]] = OBJECTIVES
     task: ClassVar[str]
 
     kind: str
@@ -34,27 +51,23 @@ class Objective(Settings):
             UserError: It does not.
         """
 
-    def build(self, recipe: Any, config: Any) -> Any:
-        """Return the object that computes the loss: this one, unless it has state or needs the recipe.
+    @abstractmethod
+    def build(self, recipe: Any, config: Any) -> Objective:
+        """Build the loss.
 
         Args:
             recipe: Recipe of the run.
             config: Configuration of the model.
         """
-        return self
-
-    def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
-        """Return the loss of a batch as a sum over its tokens, images or pairs."""
-        raise NotImplementedError
 
 
-def select_objective(default: type[Objective]) -> WrapValidator:
+def select_objective(default: type[ObjectiveSettings]) -> WrapValidator:
     """Return a validator of a field of type `default` that accepts other objectives for the same task by `kind`."""
 
-    def parse(value: Any, parse_default: Callable[[Any], Objective]) -> Objective:
+    def parse(value: Any, parse_default: Callable[[Any], ObjectiveSettings]) -> ObjectiveSettings:
         kind = value.get("kind") if isinstance(value, Mapping) else None
         if kind is None or kind == name_of_settings(default):
-            return value if isinstance(value, Objective) else parse_default(value)
+            return value if isinstance(value, ObjectiveSettings) else parse_default(value)
         if not isinstance(kind, str) or kind not in OBJECTIVES or OBJECTIVES[kind].task != default.task:
             known = [name for name, objective in OBJECTIVES.items() if objective.task == default.task]
             raise ValueError(f"kind must be {OBJECTIVES.explain(kind, known)}, found {kind!r}")

@@ -15,7 +15,7 @@ from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.transformer import EncoderDecoderConfig
 from regard.pipelines.sentence_translator import check_reranker
 from regard.training.objectives.nat import NATObjective, NATObjectiveSettings, count_predicted
-from regard.training.objectives.registry import select_objective
+from regard.training.objectives.registry import Objective, select_objective
 from regard.training.progress import Progress, counted
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
@@ -77,7 +77,7 @@ class NATTask(TranslationTask):
     recipe_type = NATRecipe
     recipe: NATRecipe
 
-    def _validation_objective(self) -> NATObjective:
+    def _validation_objective(self) -> Objective:
         """Return the loss that reveals no tokens."""
         settings = self.recipe.objective if isinstance(self.recipe.objective, NATObjectiveSettings) else DEFAULT
         return NATObjective(length_weight=settings.length_weight)

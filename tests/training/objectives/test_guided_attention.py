@@ -22,7 +22,7 @@ from regard.training.objectives.guided_attention import (
     diagonal_prior,
     group_shapes,
 )
-from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
+from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings, logits_of_labels
 from regard.training.recipe import Recipe
 from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
 from regard.training.tasks.translation.task import TranslationTask
@@ -136,8 +136,8 @@ def test_weight_decreases_linearly_to_zero() -> None:
 def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    guided = TranslationObjective(ObjectiveSettings(guided_attention=GuidedAttention(steps=4, weight=2.0)), 0.1)
-    plain = TranslationObjective(ObjectiveSettings(), 0.1).loss(task.model, batch, 3)
+    guided = TeacherForcing(TeacherForcingSettings(guided_attention=GuidedAttention(steps=4, weight=2.0)), 0.1)
+    plain = TeacherForcing(TeacherForcingSettings(), 0.1).loss(task.model, batch, 3)
     guided.begin_step(3)
     loss = guided.loss(task.model, batch, 3)
     assert loss.logged["cross_entropy"].item() == plain.total.item()
@@ -201,7 +201,7 @@ def test_weights_are_materialised_only_in_selected_layers_while_needed(
 ) -> None:
     task = build()
     batch = collate(task.train, ROWS, False, 0)
-    objective = TranslationObjective(ObjectiveSettings(guided_attention=GuidedAttention(steps=4, layers=(1,))), 0.1)
+    objective = TeacherForcing(TeacherForcingSettings(guided_attention=GuidedAttention(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
         objective.begin_step(step)
         objective.loss(task.model, batch, step)
@@ -235,7 +235,7 @@ OTHER_LAYER = GuidedAttention(steps=10_000, width=0.1, layers=(0,))
 
 def train_guided(task: TranslationTask, batch: TextBatch, settings: GuidedAttention) -> None:
     """Train on one batch for 100 steps."""
-    objective = TranslationObjective(ObjectiveSettings(guided_attention=settings), 0.0)
+    objective = TeacherForcing(TeacherForcingSettings(guided_attention=settings), 0.0)
     optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
         optimiser.zero_grad()

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.training.objectives.objective import (
-    ObjectiveSettings,
-    TranslationObjective,
-    logits_of_labels,
-    predicted_logits,
-)
 from regard.training.objectives.scheduled_sampling import (
     Decay,
     ScheduledSampling,
     mix_predictions,
     proportion_left,
+)
+from regard.training.objectives.teacher_forcing import (
+    TeacherForcing,
+    TeacherForcingSettings,
+    logits_of_labels,
+    predicted_logits,
 )
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
@@ -48,7 +48,7 @@ def mix(task: TranslationTask, batch: TextBatch, probability: float) -> tuple[Te
     return mix_predictions(batch, sampling.predict(predicted_logits(task.model, batch)), probability)
 
 
-def gradients(objective: TranslationObjective, task: TranslationTask, batch: TextBatch, step: int) -> dict[str, Tensor]:
+def gradients(objective: TeacherForcing, task: TranslationTask, batch: TextBatch, step: int) -> dict[str, Tensor]:
     task.model.zero_grad()
     objective.begin_step(step)
     objective.loss(task.model, batch, step).total.backward()
@@ -216,9 +216,9 @@ def test_gradients_flow_through_the_second_pass_only(build: Callable[..., Transl
     torch.manual_seed(2)
     mixed, _ = mix(task, batch, 0.6)
     assert not torch.equal(mixed.inputs, batch.inputs)
-    plain = gradients(TranslationObjective(ObjectiveSettings(), 0.1), task, mixed, 100)
+    plain = gradients(TeacherForcing(TeacherForcingSettings(), 0.1), task, mixed, 100)
     torch.manual_seed(2)
-    sampled = gradients(TranslationObjective(ObjectiveSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
+    sampled = gradients(TeacherForcing(TeacherForcingSettings(scheduled_sampling=settings), 0.1), task, batch, 100)
     assert plain.keys() == sampled.keys()
     assert all(torch.equal(plain[name], sampled[name]) for name in plain)
 

@@ -13,7 +13,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.evaluation.metrics import bleu, chrf
 from regard.models.transformer import Transformer
-from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
+from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.state import DataShard, Position
@@ -25,7 +25,7 @@ from tests.conftest import build_task
 
 Build = Callable[..., TranslationTask]
 CPU = torch.device("cpu")
-PLAIN_LOSS = TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
+PLAIN_LOSS = TeacherForcing(TeacherForcingSettings(), label_smoothing=0.0)
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 
 

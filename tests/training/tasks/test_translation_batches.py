@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from regard.errors import UserError
 from regard.ops.embedding import CUT_OFF
 from regard.training.cuda_graph import tensors_of
-from regard.training.objectives import objective as objective_module
-from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, teacher_forcing_loss
+from regard.training.objectives import teacher_forcing
 from regard.training.objectives.simcut import SimCut
+from regard.training.objectives.teacher_forcing import (
+    TeacherForcing,
+    TeacherForcingSettings,
+    teacher_forcing_loss,
+)
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
@@ -104,7 +108,7 @@ def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
     filled, padded = collate(task.train, rows, True, 0, shape), collate(task.train, rows, False, 0)
     assert filled.links is not None and padded.links is not None
     assert len(filled.links) == shape.links > len(padded.links)
-    objective = TranslationObjective(ObjectiveSettings.parse(settings, "objective"), 0.1)
+    objective = TeacherForcing(TeacherForcingSettings.parse(settings, "objective"), 0.1)
     objective.begin_step(5)
     losses = [objective.loss(task.model, batch, 5) for batch in (filled, padded)]
     for name, value in losses[0].logged.items():
@@ -118,8 +122,8 @@ def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.Mo
     task = build()
     batch = collate(task.train, np.array([3, 100]), True, 0, PackedShape.of(task.train, 200))
     passes = torch.randn(2, 200, task.model.config.width)
-    monkeypatch.setattr(objective_module, "decoder_outputs", lambda *_: passes.flatten(0, 1))
-    loss = TranslationObjective(ObjectiveSettings(r_drop=1.0), 0.0).loss(task.model, batch, 1)
+    monkeypatch.setattr(teacher_forcing, "decoder_outputs", lambda *_: passes.flatten(0, 1))
+    loss = TeacherForcing(TeacherForcingSettings(r_drop=1.0), 0.0).loss(task.model, batch, 1)
     p, q = task.model.logits(passes[:, : batch.count]).log_softmax(-1)
     expected = ((p.exp() - q.exp()) * (p - q)).sum() / 2
     torch.testing.assert_close(loss.logged["divergence"], expected.detach())

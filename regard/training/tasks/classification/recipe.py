@@ -15,7 +15,7 @@ from regard.data.images.image_sets import ImageSettings
 from regard.data.images.preprocessing import ImagePreprocessing, Resize
 from regard.errors import UserError
 from regard.registry import register
-from regard.training.objectives.registry import Objective, select_objective
+from regard.training.objectives.registry import Objective, ObjectiveSettings, select_objective
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
 from regard.training.task import LossSum, Step
 
@@ -74,12 +74,19 @@ class ClassifierTrainingSettings(TrainingSettings):
 
 
 @register
-class CrossEntropy(Objective):
+class CrossEntropySettings(ObjectiveSettings):
     """Cross-entropy with the target probabilities, which include label smoothing and mixed images."""
 
     task = "classification"
 
     kind: Literal["cross-entropy"] = "cross-entropy"
+
+    def build(self, recipe: Any, config: Any) -> Objective:
+        return CrossEntropy()
+
+
+class CrossEntropy(Objective):
+    """Computes the cross-entropy of a batch."""
 
     def loss(self, model: Any, batch: Any, step: Step) -> LossSum:
         logits = model(batch.images).float()
@@ -103,7 +110,9 @@ class ClassificationRecipe(Recipe):
     optim: ImageOptimSettings = ImageOptimSettings()
     batch: ImageBatchSettings = ImageBatchSettings()
     augmentation: AugmentationSettings = AugmentationSettings()
-    objective: Annotated[SerializeAsAny[CrossEntropy], select_objective(CrossEntropy)] = CrossEntropy()
+    objective: Annotated[SerializeAsAny[CrossEntropySettings], select_objective(CrossEntropySettings)] = (
+        CrossEntropySettings()
+    )
     training: ClassifierTrainingSettings = ClassifierTrainingSettings()
 
     def check_model(self) -> None:

@@ -1,7 +1,7 @@
 """Training of image classifiers."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from regard.layers import ImageModel
 from regard.models.folder import unique_tensors
 from regard.pipelines.classifier import Classifier
 from regard.training.memory import build_model, describe_size
+from regard.training.objectives.registry import Objective
 from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
@@ -52,7 +53,7 @@ class ClassificationTask(Task[ImageBatch]):
     ) -> None:
         self.model, self.recipe, self.device = model, recipe, device
         self.preprocessing, self.names = data.preprocessing, data.names
-        self.objective = recipe.objective.build(recipe, model.config)
+        self.objective: Objective = recipe.objective.build(recipe, model.config)
         if recipe.training.compile:
             model.compile()
         self.width: int = model.head.in_features
@@ -135,9 +136,11 @@ class ClassificationTask(Task[ImageBatch]):
             return f"data.size={self.preprocessing.size // 2}, or a smaller model"
         return f"batch.images={len(batch) // 2}"
 
+    def begin_step(self, step: int) -> Hashable:
+        return self.objective.begin_step(step)
+
     def loss(self, batch: ImageBatch, step: Step) -> LossSum:
-        loss: LossSum = self.objective.loss(self.model, batch, step)
-        return loss
+        return self.objective.loss(self.model, batch, step)
 
     # Validation
 

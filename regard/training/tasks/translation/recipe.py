@@ -16,8 +16,8 @@ from regard.decoding.config import DecodingSettings, SearchSettings, check_setti
 from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, TransformerConfig
-from regard.training.objectives.objective import ObjectiveSettings
 from regard.training.objectives.registry import select_objective
+from regard.training.objectives.teacher_forcing import TeacherForcingSettings
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings, contradiction
 
 TEXTS = ("source", "target", "alignments", "valid_source", "valid_target")
@@ -294,7 +294,9 @@ class TranslationRecipe(Recipe):
     model: dict[str, Any] = Field({}, description="kind, preset (tiny, small, base or big) and any key of the model")
     optim: OptimSettings = OptimSettings()
     batch: BatchSettings = BatchSettings()
-    objective: Annotated[SerializeAsAny[ObjectiveSettings], select_objective(ObjectiveSettings)] = ObjectiveSettings()
+    objective: Annotated[SerializeAsAny[TeacherForcingSettings], select_objective(TeacherForcingSettings)] = (
+        TeacherForcingSettings()
+    )
     training: TranslatorTrainingSettings = TranslatorTrainingSettings()
     search: SearchSettings = Field(SearchSettings(), description="decoding of the validation sentences")
 
@@ -341,7 +343,7 @@ class TranslationRecipe(Recipe):
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
-        if self.training.compile and self.objective != ObjectiveSettings():
+        if self.training.compile and self.objective != TeacherForcingSettings():
             raise ValueError("training.compile supports plain teacher forcing only; set training.cuda_graph instead")
         guide = getattr(self.objective, "guided_attention", None)  # other objectives have none
         if guide and guide.prior == "alignments" and not any(c.alignments for c in self.data.all_corpora()):

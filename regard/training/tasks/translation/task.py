@@ -33,7 +33,8 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.runtime import prefetch_iterator
 from regard.training.memory import build_model, describe_size
-from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective
+from regard.training.objectives.registry import Objective
+from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
@@ -73,7 +74,7 @@ class TranslationTask(Task[TextBatch]):
         self.tokenisation = tokenisation_for(translator.languages[1])
         if recipe.training.residual_dtype == "bfloat16":
             self.model.residual_dtype = torch.bfloat16
-        self.objective: Any = recipe.objective.build(recipe, self.model.config)
+        self.objective: Objective = recipe.objective.build(recipe, self.model.config)
         self.validation_objective = self._validation_objective()
         self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
@@ -89,9 +90,9 @@ class TranslationTask(Task[TextBatch]):
         self._validated: Translator | None = None
         self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
 
-    def _validation_objective(self) -> Any:
+    def _validation_objective(self) -> Objective:
         """Return the plain loss without label smoothing."""
-        return TranslationObjective(ObjectiveSettings(), label_smoothing=0.0)
+        return TeacherForcing(TeacherForcingSettings(), label_smoothing=0.0)
 
     def _count_function(self) -> Callable[..., int]:
         return count_labels
@@ -227,11 +228,10 @@ class TranslationTask(Task[TextBatch]):
         return f"batch.tokens={batch.positions // 2}"
 
     def begin_step(self, step: int) -> Hashable:
-        return self.objective.begin_step(step) if isinstance(self.objective, TranslationObjective) else None
+        return self.objective.begin_step(step)
 
     def loss(self, batch: TextBatch, step: Step) -> LossSum:
-        loss: LossSum = self.objective.loss(self.model, batch, step)
-        return loss
+        return self.objective.loss(self.model, batch, step)
 
     def _plan_from(self, position: Position) -> Iterator[Positioned[Ints]]:
         """Iterate over the rows of every training batch from a position on."""
@@ -303,7 +303,7 @@ class TranslationTask(Task[TextBatch]):
         plan = self._plan(self.valid_tokens, np.arange(len(self.valid_tokens)), np.random.default_rng(0))
         batches = (self.collate(self.valid_tokens, rows).to(self.device) for rows in plan)
         losses = [self.validation_objective.loss(model, batch, 0) for batch in batches]
-        tokens: int = sum(loss.count for loss in losses)
+        tokens = sum(loss.count for loss in losses)
         return sum(float(loss.total) for loss in losses) / max(1, tokens)
 
     def save(self, folder: Path, model: nn.Module) -> None:

@@ -22,7 +22,7 @@ from regard.ops.consistency import linear_consistency_loss
 from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from regard.registry import register
 from regard.training.objectives.guided_attention import GuidedAttention
-from regard.training.objectives.registry import Objective
+from regard.training.objectives.registry import Objective, ObjectiveSettings
 from regard.training.objectives.scheduled_sampling import ScheduledSampling, mix_predictions
 from regard.training.objectives.simcut import SimCut
 from regard.training.task import LossSum, Step
@@ -30,7 +30,7 @@ from regard.training.tasks.translation.batches import TextBatch
 
 
 @register
-class ObjectiveSettings(Objective):
+class TeacherForcingSettings(ObjectiveSettings):
     """Additions to teacher forcing; all are off by default."""
 
     task = "translation"
@@ -53,19 +53,19 @@ class ObjectiveSettings(Objective):
         if self.guided_attention is not None:
             self.guided_attention.check_model(config)
 
-    def build(self, recipe: Any, config: Any) -> "TranslationObjective":
-        return TranslationObjective(self, recipe.optim.label_smoothing, recipe.training.compile)
+    def build(self, recipe: Any, config: Any) -> Objective:
+        return TeacherForcing(self, recipe.optim.label_smoothing, recipe.training.compile)
 
 
-class TranslationObjective:
-    """Computes the loss of a batch at a step. If `compiled`, the loss of batches of fixed shape is compiled.
+class TeacherForcing(Objective):
+    """Teacher forcing with the additions of its settings. If `compiled`, batches of fixed shape use a compiled loss.
 
     Attributes:
         sampling_active: Whether scheduled sampling applies to the current step; False before `begin_step`.
         guide_active: Whether attention is guided in the current step; False before `begin_step`.
     """
 
-    def __init__(self, settings: ObjectiveSettings, label_smoothing: float, compiled: bool = False) -> None:
+    def __init__(self, settings: TeacherForcingSettings, label_smoothing: float, compiled: bool = False) -> None:
         self.label_smoothing, self.r_drop, self.simcut = label_smoothing, settings.r_drop, settings.simcut
         self.compiled_loss = torch.compile(teacher_forcing_loss, fullgraph=True, dynamic=False) if compiled else None
         self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention

@@ -14,8 +14,8 @@ from torch import Tensor
 from regard import Translator
 from regard.errors import UserError
 from regard.ops.embedding import CUT_OFF
-from regard.training.objectives.objective import ObjectiveSettings, TranslationObjective, logits_of_labels
 from regard.training.objectives.simcut import SimCut
+from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings, logits_of_labels
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import LossMeter
@@ -40,12 +40,13 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 DETERMINISTIC = ["teacher-forcing", "diagonal", "alignments", "r-drop", "r-drop, diagonal", "r-drop, alignments"]
 """Objectives that draw no random numbers for a batch, if the model has no dropout."""
-PLAIN, R_DROP = TranslationObjective(ObjectiveSettings(), 0.1), TranslationObjective(ObjectiveSettings(r_drop=2.0), 0.1)
+PLAIN = TeacherForcing(TeacherForcingSettings(), 0.1)
+R_DROP = TeacherForcing(TeacherForcingSettings(r_drop=2.0), 0.1)
 
 
 @pytest.fixture(params=OBJECTIVES)
-def objective(request: pytest.FixtureRequest) -> TranslationObjective:
-    objective = TranslationObjective(ObjectiveSettings.parse(OBJECTIVES[request.param], "objective"), 0.1)
+def objective(request: pytest.FixtureRequest) -> TeacherForcing:
+    objective = TeacherForcing(TeacherForcingSettings.parse(OBJECTIVES[request.param], "objective"), 0.1)
     objective.begin_step(STEP)
     return objective
 
@@ -59,7 +60,7 @@ def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
 
 
 def measure(
-    objective: TranslationObjective, task: TranslationTask, *batches: TextBatch
+    objective: TeacherForcing, task: TranslationTask, *batches: TextBatch
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return the means of loss and logged values over some batches, and the gradients of the mean loss."""
     torch.manual_seed(0)
@@ -79,7 +80,7 @@ def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 def test_padded_and_packed_batches_have_the_same_loss_and_gradients(
-    objective: TranslationObjective, build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
+    objective: TeacherForcing, build: Callable[..., TranslationTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off_some(self: SimCut, tokens: Tensor, kept: Tensor) -> Tensor:  # independent of the padding
         return tokens.masked_fill((tokens % 5 == 0) & ~kept, CUT_OFF)
@@ -95,7 +96,7 @@ def test_padded_and_packed_batches_have_the_same_loss_and_gradients(
 
 @pytest.mark.parametrize("objective", DETERMINISTIC, indirect=True)
 def test_losses_and_gradients_of_halves_add_up(
-    objective: TranslationObjective, build: Callable[..., TranslationTask]
+    objective: TeacherForcing, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
     halves, halves_gradients = measure(objective, task, *(linked(task, rows, True) for rows in (ROWS[:3], ROWS[3:])))
@@ -114,7 +115,7 @@ def test_teacher_forcing_is_the_cross_entropy_of_the_reference(build: Callable[.
     assert loss.logged == {}
 
 
-def test_objectives_support_autocast(objective: TranslationObjective, build: Callable[..., TranslationTask]) -> None:
+def test_objectives_support_autocast(objective: TeacherForcing, build: Callable[..., TranslationTask]) -> None:
     task = build()
     batch = linked(task, ROWS, True)
     float32 = objective.loss(task.model, batch, STEP)
@@ -130,7 +131,7 @@ def test_objectives_support_autocast(objective: TranslationObjective, build: Cal
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("packed", [False, True])
 def test_objectives_do_not_synchronise_with_the_gpu(
-    packed: bool, objective: TranslationObjective, build: Callable[..., TranslationTask]
+    packed: bool, objective: TeacherForcing, build: Callable[..., TranslationTask]
 ) -> None:
     task, device = build(), torch.device("cuda")
     task.model.to(device)
@@ -237,7 +238,7 @@ def test_cut_off_keeps_the_first_input_and_end(packed: bool, build: Callable[...
 def test_simcut_diverges_from_the_first_pass_only(build: Callable[..., TranslationTask]) -> None:
     task, settings = build(model__dropout=0.0), SimCut(weight=2.0, p=0.3)
     batch = collate(task.train, ROWS, False, 0)
-    objective = TranslationObjective(ObjectiveSettings(simcut=settings), 0.1)
+    objective = TeacherForcing(TeacherForcingSettings(simcut=settings), 0.1)
     torch.manual_seed(0)
     loss = objective.loss(task.model.train(), batch, 1)
     torch.manual_seed(0)
@@ -254,7 +255,7 @@ def test_simcut_diverges_from_the_first_pass_only(build: Callable[..., Translati
 def test_simcut_without_cut_off_and_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.0)
     batch = collate(task.train, ROWS, True, 0)
-    loss = TranslationObjective(ObjectiveSettings(simcut=SimCut(p=0)), 0.1).loss(task.model.train(), batch, 1)
+    loss = TeacherForcing(TeacherForcingSettings(simcut=SimCut(p=0)), 0.1).loss(task.model.train(), batch, 1)
     assert loss.logged["divergence"].item() == pytest.approx(0, abs=1e-3)
     assert loss.total.item() == pytest.approx(PLAIN.loss(task.model, batch, 1).total.item(), rel=1e-6)
 
