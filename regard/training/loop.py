@@ -3,7 +3,7 @@
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic
 
@@ -30,10 +30,18 @@ EARLY_LOGS = (1, 2, 5, 10, 20)
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """Result of an optimiser step."""
+class SummedLosses:
+    """Losses of a step: sums over its batches, of this process or of all."""
 
-    loss: LossSum
+    total: Tensor
+    logged: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Result of an optimiser step, in tensors, so that a CUDA graph can return it."""
+
+    losses: SummedLosses
     norm: Tensor  # gradient norm before clipping
     taken: Tensor  # boolean on the device; False if the step was skipped
 
@@ -211,12 +219,14 @@ class TrainingLoop(Generic[B]):
         step_batches = [batch.item for batch in positioned]
         stage = self.task.begin_step(step)
         tokens = self.strategy.set_step_tokens(step_batches)
-        result = self._replayed_step(step_batches, step, stage, tokens) or self._eager_step(step_batches, step)
-        state.meter.add(result.loss.total, result.loss.count, result.loss.logged, result.taken)
+        result = self._replayed_step(step_batches, step, stage)
+        if result is None:
+            result, tokens = self._eager_step(step_batches, step)
+        state.meter.add(result.losses.total, tokens, result.losses.logged, result.taken)
         if step >= self.training.average_from:
             state.update_average()
         state.step, state.position = step, positioned[-1].after
-        state.tokens += result.loss.count
+        state.tokens += tokens
         return result.norm
 
     def _next_batches(self, batches: Iterator[Positioned[B]]) -> list[Positioned[B]]:
@@ -248,15 +258,15 @@ class TrainingLoop(Generic[B]):
     def _learning_rate(self, step: int) -> float:
         return learning_rate(self.optim, step, self.training.steps, self.task.width)
 
-    def _eager_step(self, batches: list[B], step: int) -> StepResult:
-        """Take a step in as many microbatches as memory requires."""
+    def _eager_step(self, batches: list[B], step: int) -> tuple[StepResult, int]:
+        """Take a step in as many microbatches as memory requires; also return its number of tokens."""
         state = self.state
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
             accumulated = self.strategy.accumulate(batches, step)
-            loss = self._sum(accumulated.losses, accumulated.tokens)
+            losses = self._sum(accumulated.losses)
             self.strategy.collect_gradients()
-            self._all_reduce(loss)
-            result = self._update_weights(loss, loss.total / loss.count)
+            self._all_reduce(losses)
+            result = self._update_weights(losses, losses.total / accumulated.tokens)
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
         if accumulated.failed:
@@ -265,14 +275,14 @@ class TrainingLoop(Generic[B]):
             self.reporter.event(
                 step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped"
             )
-        return result
+        return result, accumulated.tokens
 
-    def _replayed_step(self, batches: list[B], step: int, stage: Hashable, tokens: int) -> StepResult | None:
+    def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
         """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
         try:
-            result = self.step_graph.replay(batches, stage)
+            return self.step_graph.replay(batches, stage)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -280,35 +290,34 @@ class TrainingLoop(Generic[B]):
             self.step_graph.disable()
             self.reporter.failed_capture(batches[0], step)
             return None
-        return None if result is None else replace(result, loss=replace(result.loss, count=tokens))
 
     def _captured_step(self, batches: Sequence[B]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
         return self._captured_update(self._captured_gradients(batches))
 
-    def _captured_gradients(self, batches: Sequence[B]) -> LossSum:
-        """Compute the gradients of the batches of this process, and return their loss."""
-        loss = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches], 1)
+    def _captured_gradients(self, batches: Sequence[B]) -> SummedLosses:
+        """Compute the gradients of the batches of this process, and return their losses."""
+        losses = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches])
         self.strategy.collect_gradients()
-        return loss
+        return losses
 
-    def _all_reduce(self, loss: LossSum) -> None:
+    def _all_reduce(self, losses: SummedLosses) -> None:
         """Sum losses and gradients over all processes; a single process has nothing to sum."""
         self.strategy.all_reduce_gradients()
-        self.processes.sum_tensors_([loss.total, *loss.logged.values()])
+        self.processes.sum_tensors_([losses.total, *losses.logged.values()])
 
-    def _captured_update(self, loss: LossSum) -> StepResult:
+    def _captured_update(self, losses: SummedLosses) -> StepResult:
         """Update the weights with the gradients of the step."""
         groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
         try:
             for group in groups:
                 group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
-            return self._update_weights(loss, loss.total / self.strategy.step_tokens)
+            return self._update_weights(losses, losses.total / self.strategy.step_tokens)
         finally:
             for group in groups:
                 group["capturable"] = False
 
-    def _update_weights(self, loss: LossSum, mean: Tensor) -> StepResult:
+    def _update_weights(self, losses: SummedLosses, mean: Tensor) -> StepResult:
         """Clip the gradients and update the weights, unless the mean loss or the gradient norm forbid it."""
         optimiser = self.state.optimiser
         norm = self.strategy.clip(self.optim.clip or float("inf")).to(self.state.device)
@@ -317,15 +326,15 @@ class TrainingLoop(Generic[B]):
         optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        return StepResult(loss, norm, taken)
+        return StepResult(losses, norm, taken)
 
-    def _sum(self, losses: list[LossSum], tokens: int) -> LossSum:
-        """Return the loss of the batches of this process; NaN if there are none."""
+    def _sum(self, losses: list[LossSum]) -> SummedLosses:
+        """Return the losses of the batches of this process; NaN if there are none."""
         if not losses:
-            return LossSum(torch.full((), float("nan"), device=self.state.device), 1)
+            return SummedLosses(torch.full((), float("nan"), device=self.state.device), {})
         total = torch.stack([loss.total for loss in losses]).sum()
         logged = {name: torch.stack([loss.logged[name] for loss in losses]).sum() for name in losses[0].logged}
-        return LossSum(total, tokens, logged)
+        return SummedLosses(total, logged)
 
     # Validation
 

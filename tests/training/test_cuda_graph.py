@@ -230,8 +230,8 @@ def test_step_is_captured_again_when_the_objective_changes(
     replayed: list[int] = []
     replay = TrainingLoop._replayed_step
 
-    def record(self: Any, batches: Any, step: int, stage: Any, tokens: int) -> Any:
-        result = replay(self, batches, step, stage, tokens)
+    def record(self: Any, batches: Any, step: int, stage: Any) -> Any:
+        result = replay(self, batches, step, stage)
         replayed.extend([step] if result is not None else [])
         return result
 

@@ -20,14 +20,13 @@ from regard.training import memory
 from regard.training.bench import TransformersCrossEntropy, use_transformers_model, validation_sentences
 from regard.training.checkpoint import DamagedError, _verify, save_shards
 from regard.training.distillation import Distillation, Provenance
-from regard.training.loop import StepResult, TrainingLoop
+from regard.training.loop import StepResult, SummedLosses, TrainingLoop
 from regard.training.memory import build_model
 from regard.training.metrics_log import _as_markdown
 from regard.training.resume import _logged_step
 from regard.training.run import Run, _create_folder
 from regard.training.state import _load_weights
 from regard.training.step_timing import StepTiming, _StepClock
-from regard.training.task import LossSum
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.croco import CroCoTask
 from regard.training.tasks.registry import load_recipe
@@ -96,20 +95,20 @@ def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
 def test_a_step_runs_eagerly_if_its_capture_lacks_memory() -> None:
     reported: list[Any] = []
     _, step = replayed(fail("CUDA out of memory"), reported)
-    assert step(["abc", "de"], 7, "stage", 5) is None
+    assert step(["abc", "de"], 7, "stage") is None
     assert reported == ["zeroed", "disabled", ("abc", 7)]
     _, step = replayed(fail("illegal instruction"), reported)
     with pytest.raises(RuntimeError, match="illegal instruction"):
-        step(["abc"], 7, "stage", 3)
+        step(["abc"], 7, "stage")
     _, step = replayed(lambda batches, stage: None, reported)
-    assert step(["abc"], 7, "stage", 3) is None
-    captured = StepResult(LossSum(torch.zeros(()), 1), torch.zeros(()), torch.ones((), dtype=torch.bool))
+    assert step(["abc"], 7, "stage") is None
+    captured = StepResult(SummedLosses(torch.zeros(()), {}), torch.zeros(()), torch.ones((), dtype=torch.bool))
     _, step = replayed(lambda batches, stage: captured, reported)
-    assert step(["abc"], 7, "stage", 3).loss.count == 3
+    assert step(["abc"], 7, "stage") is captured
     _, step = replayed(fail("not reached"), reported)
-    assert step(["abc", "large"], 7, "stage", 8) is None
+    assert step(["abc", "large"], 7, "stage") is None
     _, step = replayed(None, reported, step_graph=None)
-    assert step(["abc"], 7, "stage", 3) is None
+    assert step(["abc"], 7, "stage") is None
 
 
 def test_other_errors_of_a_model_are_not_treated_as_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
