@@ -74,7 +74,10 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
 
 
 class Run:
-    """A training run in the folder `out`, as seen from one of its processes."""
+    """A training run in the folder `out`, as seen from one of its processes.
+
+    docs/design.md lists the order in which its recipe is completed.
+    """
 
     def __init__(
         self, recipe: Recipe, out: Path, progress: Progress, interruptions: Interruptions, processes: Processes
