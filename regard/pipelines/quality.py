@@ -46,7 +46,7 @@ class QualityEstimator:
 
     def check_calibrated(self) -> None:
         """Raise the error of `calibration` if the model is not calibrated or its calibration is damaged."""
-        self.calibration  # noqa: B018
+        self.select(confidence=True, flags=False)
 
     def select(self, confidence: bool, flags: bool) -> Callable[[Hypothesis], Hypothesis]:
         """Return a function that adds confidences, flags, or both to a hypothesis.
