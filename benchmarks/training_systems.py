@@ -32,7 +32,7 @@ from regard.ops.linear import HalfWeights
 from regard.training.cuda_graph import StepGraph
 from regard.training.objectives.teacher_forcing import cross_entropy, logits_of_labels, teacher_forcing_loss
 from regard.training.parallelism import autocast
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 SMOOTHING = 0.1
 PAPER, ALL = "the paper's", "all"

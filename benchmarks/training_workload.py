@@ -19,7 +19,7 @@ from regard.data.builtin.corpus import load_pairs
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
-from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
+from regard.training.text_batches import PackedShape, TextBatch, collate
 
 PAD, BOS, END = 0, 1, 2
 MEDIAN, SPREAD, RATIO_SPREAD, LONGEST = 22, 0.6, 0.25, 200

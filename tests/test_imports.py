@@ -113,6 +113,12 @@ def test_rules_have_no_cycle() -> None:
         reached |= free
 
 
+def test_objectives_do_not_depend_on_tasks() -> None:
+    names = {name for path in FILES if "objectives" in path.parts for name in imports(path)}
+    assert "regard.training.task" in names
+    assert not [name for name in names if name.startswith("regard.training.tasks")]
+
+
 def test_modules_have_no_import_cycle() -> None:
     state: dict[str, str] = {}
 

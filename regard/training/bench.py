@@ -29,10 +29,10 @@ from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.registry import load_recipe, task_of
-from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.data import VALID, take_evenly
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch
 
 MEASURED = "of complete steps: batch, loss, gradients, optimizer"
 MAX_ERROR_LENGTH = 300

@@ -20,8 +20,8 @@ from regard.training.objectives.nat import NATTargets
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch
 from tests.images import TINY, WINDOWED, image_recipe
 from tests.training.tasks.test_croco import recipe as pair_recipe
 from tests.training.test_loop import Line, points, run, saved

@@ -21,9 +21,9 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe, TrainingSettings
 from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
-from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.data import TranslationData
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch
 from tests.conftest import build_task, small_recipe
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 

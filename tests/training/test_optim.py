@@ -15,8 +15,8 @@ from regard.training.optim import StepCheck, build_optimiser, learning_rate
 from regard.training.recipe import OptimSettings, Recipe
 from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
-from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch
 from tests.training.test_loop import Batch, Line, log, points, run, saved
 
 CPU = torch.device("cpu")

@@ -22,8 +22,8 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batches import TextBatch
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch
 from regard.training.workers import _initialise_worker, map_in_workers
 from tests.conftest import SMALL, build_task, settings_of, small_recipe
 from tests.forks import Forked

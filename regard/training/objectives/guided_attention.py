@@ -27,7 +27,7 @@ from regard.config import Settings
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.task import Step
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 MIN_MASS = 1e-9
 Index = Annotated[int, Field(strict=True)]

@@ -34,7 +34,7 @@ from regard.ops import ctc, dag
 from regard.registry import register
 from regard.training.objectives.registry import Objective, ObjectiveSettings
 from regard.training.task import LossSum, Step
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 Ratio = Annotated[float, Field(ge=0, lt=1)]
 Reveal = Literal["uniform", "glancing", "none"]

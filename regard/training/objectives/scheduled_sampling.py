@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.config import Settings
 from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.training.task import Step
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
 

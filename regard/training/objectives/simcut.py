@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.config import Settings
 from regard.ops.embedding import CUT_OFF
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 
 class SimCut(Settings):

@@ -26,7 +26,7 @@ from regard.training.objectives.registry import Objective, ObjectiveSettings
 from regard.training.objectives.scheduled_sampling import ScheduledSampling, mix_predictions
 from regard.training.objectives.simcut import SimCut
 from regard.training.task import LossSum, Step
-from regard.training.tasks.translation.batches import TextBatch
+from regard.training.text_batches import TextBatch
 
 
 @register

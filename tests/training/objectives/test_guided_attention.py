@@ -24,8 +24,8 @@ from regard.training.objectives.guided_attention import (
 )
 from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings, logits_of_labels
 from regard.training.recipe import Recipe
-from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import PackedShape, TextBatch, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 LINKS = torch.tensor([(0, 0, 1), (0, 2, 0), (0, 2, 2), (1, 1, 1), (4, 0, 0), (4, 0, 0)])

@@ -28,7 +28,7 @@ from regard.training.objectives.nat import (
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.tasks.nat import NATTask
-from regard.training.tasks.translation.batches import PackedShape, TextBatch
+from regard.training.text_batches import PackedShape, TextBatch
 from tests.conftest import build_task, small_recipe
 
 CPU = torch.device("cpu")

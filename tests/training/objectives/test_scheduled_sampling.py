@@ -26,8 +26,8 @@ from regard.training.objectives.teacher_forcing import (
 )
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.tasks.translation.batches import TextBatch, collate
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 DECAYS: tuple[Decay, ...] = ("linear", "exponential", "inverse-sigmoid")

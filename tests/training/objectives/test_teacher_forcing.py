@@ -20,9 +20,9 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import LossMeter
 from regard.training.tasks.registry import load_recipe
-from regard.training.tasks.translation.batches import TextBatch, collate
 from regard.training.tasks.translation.recipe import TranslationRecipe
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import TextBatch, collate
 
 ROWS = np.array([3, 100, 200, 7, 400, 99])
 STEP = 3

@@ -17,10 +17,10 @@ from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherFo
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batches import collate
 from regard.training.tasks.translation.data import open_corpora, train_tokenizers
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import collate
 from tests.conftest import build_task
 
 Build = Callable[..., TranslationTask]

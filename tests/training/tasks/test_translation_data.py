@@ -27,10 +27,10 @@ from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
-from regard.training.tasks.translation.batches import collate
 from regard.training.tasks.translation.data import open_corpora, open_data, prepare_data, take_evenly, write_data
 from regard.training.tasks.translation.recipe import DataSettings
 from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import collate
 from tests.conftest import SMALL, build_task, small_recipe, toy_pairs
 from tests.data.text.test_tokens import rows_of
 

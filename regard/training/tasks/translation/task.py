@@ -39,7 +39,6 @@ from regard.training.prepared_data import check_files, read_fingerprints, requir
 from regard.training.progress import Progress, Sample, counted
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
-from regard.training.tasks.translation.batches import PackedShape, TextBatch, collate, count_labels
 from regard.training.tasks.translation.data import (
     CLEANING,
     SKIPPED,
@@ -49,6 +48,7 @@ from regard.training.tasks.translation.data import (
     prepare_data,
 )
 from regard.training.tasks.translation.recipe import TranslationRecipe, TranslatorInitSettings
+from regard.training.text_batches import PackedShape, TextBatch, collate, count_labels
 from regard.training.workers import map_in_workers
 
 PREFETCHED = 4

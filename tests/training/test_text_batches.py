@@ -24,7 +24,8 @@ from regard.training.objectives.teacher_forcing import (
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.state import DataShard, Position
-from regard.training.tasks.translation.batches import (
+from regard.training.tasks.translation.task import TranslationTask
+from regard.training.text_batches import (
     ALIGNMENT,
     PackedShape,
     TextBatch,
@@ -32,7 +33,6 @@ from regard.training.tasks.translation.batches import (
     concatenate_bytes,
     split_bytes,
 )
-from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import small_recipe
 from tests.training.test_resume import crashing_at, weights
 
