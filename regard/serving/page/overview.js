@@ -190,7 +190,7 @@ class Flow {
     add(box, {
       title: layer.preNorm ? strings.blocks.add : strings.blocks.addNorm,
       output: `${key}.output`,
-      open: () => openArithmetic(7),
+      open: () => openArithmetic(isAttention ? 7 : 8),
       why: layer.preNorm ? strings.whyAdd : strings.whyAddNorm,
     });
   }

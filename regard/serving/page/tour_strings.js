@@ -15,10 +15,10 @@ export const STOP_STRINGS = {
     { title: "Why divide by √d",
       text: "q·k is a sum of d products, so it spreads in proportion to √d. Without the division large scores make softmax nearly 1 for one key and "
         + "0 for the rest; in these flat ends softmax hardly reacts to its input, so training gets no signal (the gradient vanishes). In the example below, untick ÷ √4: 0.73 and 0.27 become "
-        + "0.88 and 0.12. With d = 64 the divisor is 8. Models can also be trained with another factor, qk_scale." },
+        + "0.88 and 0.12. The table above shows the factor of your model, 1/√d; with d = 64 it is 1/8. Models can also be trained with another factor, qk_scale." },
     { title: "The mask",
       text: "A decoder that predicts the next token must not read it. Its self-attention gives every later position the score −∞, and e^−∞ = 0: the weight "
-        + "is exactly zero, not just small. These are the grey rows. Cross-attention and the encoder have no such mask, because the source is known from the start." },
+        + "is exactly zero, not just small. These are the grey rows. A position is named after the token that it predicts, so it has read only the tokens before that one. Cross-attention and the encoder have no such mask, because the source is known from the start." },
     { title: "Self-attention and cross-attention",
       text: "In self-attention q, k and v come from one sequence: the source reads itself, or the target reads itself. In cross-attention the "
         + "query comes from the decoder, the keys and values from the encoder: this is where the target reads the source. The three groups of maps are these "
@@ -26,15 +26,15 @@ export const STOP_STRINGS = {
     { title: "Several heads",
       text: "One softmax can point at one thing at a time. So the width is split among heads: each has its own W_Q, W_K and W_V, attends by "
         + "itself, and their outputs are joined and mixed by W_O. Compare the thumbnails of a row: one head may follow neighbours, another a kind of word. "
-        + "With 8 heads of width 64, the cost is that of one head of width 512." },
+        + "The cost does not grow: 8 heads of width 64, for example, cost as much as one head of width 512." },
     { title: "Where q, k and v come from",
-      text: "Nothing but three matrices: q = x·W_Q, k = x·W_K, v = x·W_V, here with the first terms of your model. The matrices are what training learns. "
-        + "Some models add a bias (qkv_bias, as ViT, CroCo, DUSt3R and MASt3R do); dropout, which zeroes random weights and outputs, acts in training only. "
+      text: "From three matrices: q = x·W_Q, k = x·W_K, v = x·W_V, here with the first terms of your model. The matrices are what training learns. "
+        + "The last number of a line is a bias, which models with qkv_bias add (also ViT, CroCo, DUSt3R and MASt3R); dropout, which zeroes random weights and outputs, acts in training only. "
         + "With rotary positions, q and k are also rotated by an angle that depends on the position." },
     { title: "Around attention: Add & Norm and feed-forward",
       text: "Attention never stands alone. Its result is added to its input (residual), so that no information is lost and gradients reach "
-        + "the lowest layer. LayerNorm keeps the numbers in range: after the sum in the original paper (post-norm), before the sublayer in most vision models (pre-norm). "
-        + "Then the feed-forward layer changes every position by itself: wider, activation, narrow again, such as 512 → 2048 → 512. Step 9 shows it." },
+        + "the lowest layer. LayerNorm keeps the numbers in range: it subtracts the mean of a vector and divides by its standard deviation, after the sum in the original paper (post-norm), before the sublayer in most vision models (pre-norm). With pre-norm, the x that q, k and v are computed from is normalised, and the result is added to the x before that. "
+        + "Then the feed-forward layer changes every position by itself: wider, activation, narrow again, such as 512 → 2048 → 512 in the original paper. Step 9 shows it." },
     { title: "Another order: linear attention",
       text: "The last step is weights · V. Written with columns, A = KᵀQ and O = V·A. Without softmax, V(KᵀQ) = (V·Kᵀ)Q, and V·Kᵀ has a size that does not depend on the "
         + "length: the cost falls from n² to n. Linear attention does this, with a positive function of q and k in place of softmax. "
@@ -76,10 +76,10 @@ export const STOP_STRINGS = {
         + "The model was given no dictionary; it learned this because it makes the next token easier to predict." },
     { title: "Why this word",
       text: "Attention shows what was read, not what decided. Here the score of the chosen word is shared out among the words that the model has read: blue ones speak for it, "
-        + "orange ones against it. Integrated gradients compute the shares; occlusion, which replaces one word at a time, checks them. "
+        + "orange ones against it. Integrated gradients compute the shares; occlusion, which replaces one word at a time, checks them: both should name the same words first, although their sizes differ. "
         + "Enter another word under Why not: the question changes, and so do the shares." },
     { title: "Try it: what if",
-      text: "Attention weights suggest a cause; an experiment tests it. Click a head of decoder.0.cross to switch it off. If the translation stays the same, other heads carry the same information. "
+      text: "Attention weights suggest a cause; an experiment tests it. Click a head of decoder.0.cross to switch it off. If the translation stays the same, compare its score: a small change means that other heads carry the same information. "
         + "Then make attention sharper or flatter (scale of scores), or change one word and see which output tokens change." },
     { title: "Images: ViT",
       text: "An image becomes a sequence: 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
@@ -103,22 +103,22 @@ export const STOP_STRINGS = {
         + "softmax 把分数换算成总和为 1 的权重，再用权重对值取平均。表格从左往右看，条形最长的键贡献了大部分答案。下面是只有两个词元的例子，改一个数字，看权重怎样变化。" },
     { title: "为什么要除以 √d",
       text: "q·k 是 d 个乘积之和，它的波动范围与 √d 成正比。如果不除，分数过大，softmax 会让一个键接近 1、其余接近 0；在这样平坦的两端，输入变了 softmax 也几乎不变，训练得不到信号（梯度消失）。"
-        + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。d = 64 时，除数是 8。训练时也可以用 qk_scale 设成别的系数。" },
+        + "在下面的例子里取消勾选 ÷ √4：0.73 和 0.27 变成 0.88 和 0.12。上面的表里是你的模型的系数 1/√d；d = 64 时是 1/8。训练时也可以用 qk_scale 设成别的系数。" },
     { title: "掩码",
-      text: "解码器要预测下一个词元，就不能先看到它。解码器自注意力把后面所有位置的分数设为 −∞，而 e^−∞ = 0：权重恰好是零，而不只是很小。表中灰色的行就是这些位置。"
+      text: "解码器要预测下一个词元，就不能先看到它。解码器自注意力把后面所有位置的分数设为 −∞，而 e^−∞ = 0：权重恰好是零，而不只是很小。表中灰色的行就是这些位置。每个位置以它要预测的词元命名，所以它读到的只是那个词元之前的内容。"
         + "交叉注意力和编码器不需要这种掩码，因为源句一开始就是已知的。" },
     { title: "自注意力与交叉注意力",
       text: "自注意力的 q、k、v 来自同一个序列：源句读自己，或者译文读自己。交叉注意力的查询来自解码器，键和值来自编码器，译文就在这里读取源句。"
         + "三组图，就是同一机制的三种用法。行是查询，列是键，每一行的权重之和为 1。" },
     { title: "多个头",
       text: "一个 softmax 一次只能集中在一处。所以把宽度分给几个头：每个头有自己的 W_Q、W_K、W_V，各自计算注意力，输出拼接后由 W_O 混合。"
-        + "比较同一行的小图：有的头看相邻的词元，有的头看某一类词。8 个宽度为 64 的头，计算量和一个宽度为 512 的头相当。" },
+        + "比较同一行的小图：有的头看相邻的词元，有的头看某一类词。计算量并不增加：比如 8 个宽度为 64 的头，和一个宽度为 512 的头相当。" },
     { title: "q、k、v 从哪里来",
-      text: "只需要三个矩阵：q = x·W_Q，k = x·W_K，v = x·W_V，这里列出你的模型的前几项。训练学到的就是这些矩阵。有的模型还加偏置（qkv_bias，ViT、CroCo、DUSt3R 和 MASt3R 都用）；"
+      text: "来自三个矩阵：q = x·W_Q，k = x·W_K，v = x·W_V，这里列出你的模型的前几项。训练学到的就是这些矩阵。每行最后一个数是偏置，设了 qkv_bias 的模型才有（ViT、CroCo、DUSt3R 和 MASt3R 都用）；"
         + "dropout 随机把一部分权重和输出置零，只在训练时起作用。使用旋转位置编码时，q 和 k 还要按位置旋转一个角度。" },
     { title: "注意力之外：残差、归一化与前馈网络",
-      text: "注意力从不单独使用。它的结果加到输入上（残差），信息不会丢失，梯度也能传到最底层。层归一化使数值保持在合适的范围：原论文放在相加之后（post-norm），视觉模型大多放在子层之前（pre-norm）。"
-        + "然后前馈网络对每个位置单独变换：先变宽，经过激活函数，再变窄，比如 512 → 2048 → 512。第 9 步就是它。" },
+      text: "注意力从不单独使用。它的结果加到输入上（残差），信息不会丢失，梯度也能传到最底层。层归一化把向量减去均值、除以标准差，使数值保持在合适的范围：原论文放在相加之后（post-norm），视觉模型大多放在子层之前（pre-norm）。pre-norm 时，计算 q、k、v 用的 x 已经归一化，而结果加到归一化之前的 x 上。"
+        + "然后前馈网络对每个位置单独变换：先变宽，经过激活函数，再变窄，比如原论文中的 512 → 2048 → 512。第 9 步就是它。" },
     { title: "换一个顺序：线性注意力",
       text: "最后一步是权重乘以 V。写成列向量的形式，A = KᵀQ，O = V·A。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，计算量就从 n² 降到 n。"
         + "线性注意力正是如此，用 q 和 k 的正值函数代替 softmax。代价是不够集中：它不能把全部权重放在一个键上。" },
@@ -153,9 +153,9 @@ export const STOP_STRINGS = {
         + "模型没有词典；它学会对齐，是因为这样更容易预测下一个词元。" },
     { title: "为什么是这个词",
       text: "注意力说明读了什么，说明不了是什么决定了结果。这里把所选词的得分分给模型读过的每个词：蓝色的支持它，橙色的反对它。"
-        + "份额由积分梯度算出，再用遮挡（每次换掉一个词）核对。在“为什么不是”里填另一个词，问题变了，份额也跟着变。" },
+        + "份额由积分梯度算出，再用遮挡（每次换掉一个词）核对：两者数值不同，但排在前面的应当是同样的词。在“为什么不是”里填另一个词，问题变了，份额也跟着变。" },
     { title: "动手试试：假设分析",
-      text: "注意力权重只是线索，实验才能检验。点击 decoder.0.cross 的一个头，把它关掉。如果译文不变，说明别的头带有同样的信息。"
+      text: "注意力权重只是线索，实验才能检验。点击 decoder.0.cross 的一个头，把它关掉。如果译文不变，就比较得分：变化很小，说明别的头带有同样的信息。"
         + "再让注意力更集中或更分散（分数缩放），或者换一个词，看哪些输出词元会变。" },
     { title: "图像：ViT",
       text: "图像变成序列：224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
