@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.autoregressive import search
+from regard.decoding.beam import raise_if_nan
 from regard.decoding.config import NATSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis, snapshots
 from regard.models.nat import NATransformerConfig
@@ -100,6 +101,7 @@ class TokenGraphDecoder:
         for length, tokens, token_log_probs, next_vertices, next_log_probs in rows:
             vertices, log_probs, vertex = list[int](), list[float](), 0
             while vertex < length - 1:
+                raise_if_nan(next_vertices[vertex] <= vertex)  # otherwise every transition leads to a later vertex
                 log_prob, vertex = next_log_probs[vertex], next_vertices[vertex]
                 vertices.append(vertex)
                 log_probs.append(log_prob if vertex == length - 1 else log_prob + token_log_probs[vertex])
@@ -120,6 +122,7 @@ class TokenGraphDecoder:
         lengths, most = graphs.lengths_tensor(), max(graphs.lengths) - 2
         emissions = paths.token_log_probs[..., None].expand(-1, -1, most)
         ends, origins = dag.best_paths(emissions, graphs.transitions, lengths)
+        raise_if_nan(bool(ends.isnan().any()))
         sizes = torch.arange(1, most + 2, device=ends.device)  # END included
         counts = (ends.max(2).values / sizes[:, None] ** alpha).argmax(0)
         assigned = dag.trace_back(ends, origins, counts)

@@ -422,6 +422,14 @@ def test_viterbi_finds_the_best_path_relative_to_its_length(alpha: float) -> Non
         assert best.score == pytest.approx(score, abs=1e-4)
 
 
+@pytest.mark.parametrize("settings", [{}, {"path": "greedy"}, {"path": "viterbi"}, {"beam": 2}], ids=str)
+def test_nan_transitions_are_reported(settings: dict[str, object]) -> None:
+    model = peaked_model("dag")
+    model.transitions.gate.bias.fill_(math.nan)
+    with pytest.raises(UserError, match="NaN"):
+        NATGenerator(model).generate([DecodingRequest([5, 6])], NATSettings.parse(settings, "test"))
+
+
 def test_beam_search_in_a_graph_sums_over_all_paths() -> None:
     generator = NATGenerator(MODELS["dag"])
     searched = generate("dag", SENTENCES[:20], NATSettings(beam=4, n_best=2))
