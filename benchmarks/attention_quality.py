@@ -28,9 +28,9 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, Rotary
 from regard.layers import EncoderBlock, FeedForward
+from regard.masks import Mask
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 

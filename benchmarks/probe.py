@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from harness import environment, measure_alternately, save_result
 
-from regard.attention.masks import Padded
 from regard.inspection.interventions import ablate
 from regard.inspection.probe import QUANTITIES, probe
+from regard.masks import Padded
 from regard.models.transformer import Transformer, TransformerConfig
 
 BASELINE = "never probed"

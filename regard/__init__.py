@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.attention.core import attend, attention_scores, attention_weights
     from regard.attention.kinds import Kind, KindSettings
-    from regard.attention.masks import Mask, Packed, Padded
     from regard.attention.multi_head import Attention, Rotary, Rotary2D, grid_positions
     from regard.config import Settings
     from regard.data.text.glossary import Glossary
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         Sinusoidal,
         Sinusoidal2D,
     )
+    from regard.masks import Mask, Packed, Padded
     from regard.models.croco import CroCo, CroCoConfig
     from regard.models.nat import NATransformer, NATransformerConfig
     from regard.models.swin import Swin, SwinConfig
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "regard.attention.core": "attend attention_scores attention_weights",
     "regard.attention.kinds": "Kind KindSettings",
-    "regard.attention.masks": "Mask Packed Padded",
+    "regard.masks": "Mask Packed Padded",
     "regard.attention.multi_head": "Attention Rotary Rotary2D grid_positions",
     "regard.config": "Settings",
     "regard.data.text.glossary": "Glossary",

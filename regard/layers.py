@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kinds import Cache, KeyValues
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.config import Settings
 from regard.errors import UserError
+from regard.masks import Mask
 from regard.ops import dispatch, fused
 from regard.ops.add_norm import add_norm
 from regard.ops.dropout import Dropout

@@ -19,24 +19,25 @@ ALLOWED: dict[str, set[str]] = {
         "config": "runtime errors",
         "registry": "errors",
         "runtime": "errors",
-        "ops": "errors",
-        "attention": "ops registry errors config",
-        "layers": "attention ops registry errors config",
-        "models": "layers attention ops registry runtime errors config",
+        "masks": "",
+        "ops": "masks errors",
+        "attention": "ops masks registry errors config",
+        "layers": "attention ops masks registry errors config",
+        "models": "layers attention ops masks registry runtime errors config",
         "data": "runtime errors config",
-        "decoding": "models layers attention ops errors config",
-        "inspection": "models layers attention runtime errors",
-        "pipelines": "decoding data models attention ops runtime errors config",
-        "evaluation": "pipelines inspection decoding data models layers attention runtime errors config",
-        "interop": "pipelines decoding data models layers attention runtime errors config",
-        "training": "interop evaluation pipelines inspection decoding data models layers attention ops registry "
+        "decoding": "models layers attention ops masks errors config",
+        "inspection": "models layers attention masks runtime errors",
+        "pipelines": "decoding data models attention ops masks runtime errors config",
+        "evaluation": "pipelines inspection decoding data models layers attention masks runtime errors config",
+        "interop": "pipelines decoding data models layers attention masks runtime errors config",
+        "training": "interop evaluation pipelines inspection decoding data models layers attention ops masks registry "
         "runtime errors config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
 """May import everything; nothing imports them."""
 EXCEPTIONS: dict[str, set[str]] = {
-    "ops": {"regard.attention.masks"},  # kernels take masks and layouts
+    "ops": {"regard.masks"},  # kernels take masks and layouts
     "__init__": {"*"},  # public names, loaded lazily
     "__main__": {"regard.cli", "regard.runtime"},
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "design.md"
 ORDER = (
-    "config", "errors", "registry", "runtime", "ops", "attention", "layers", "models", "data", "decoding",
+    "config", "errors", "registry", "runtime", "masks", "ops", "attention", "layers", "models", "data", "decoding",
     "inspection", "pipelines", "evaluation", "interop", "training", "serving", "cli",
 )  # fmt: skip
 WIDTH, INDENT = 118, 20

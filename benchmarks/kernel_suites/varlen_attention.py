@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.attention.core import attend, attention_weights
-from regard.attention.masks import Mask, Packed
 from regard.attention.packing import pack_padded, pad_packed, pad_packed_mask
+from regard.masks import Mask, Packed
 from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
 from regard.ops.varlen_attention import PLANS, Plan, Tiles, split_projections
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from regard.attention.core import apply_weights, attend, attention_scores, check_inputs
 from regard.attention.kinds import Full, Kind
-from regard.attention.masks import Mask
 from regard.attention.multi_head import grid_positions
 from regard.errors import UserError
+from regard.masks import Mask
 
 
 class Relative(nn.Module, Kind):

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.attention.masks import Mask, check_broadcastable
 from regard.attention.packing import PaddedIndex, pack_padded, packed_layouts, pad_packed, pad_packed_mask
+from regard.masks import Mask, check_broadcastable
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
 from regard.ops.dispatch import AttentionPath, select_attention

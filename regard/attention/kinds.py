@@ -27,9 +27,9 @@ from regard.attention.core import (
     key_ranges,
     softmax_of_scores,
 )
-from regard.attention.masks import Mask
 from regard.config import Settings
 from regard.errors import UserError
+from regard.masks import Mask
 from regard.ops.dispatch import AttentionPath, select_attention
 from regard.ops.varlen_attention import attend_projections, split_projections
 from regard.registry import Registry, name_of_settings, register

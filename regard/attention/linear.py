@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from regard.attention.core import apply_weights, check_at_least, check_choice, check_inputs
 from regard.attention.kinds import Hook, Kind, KindSettings
-from regard.attention.masks import Mask, Padded
 from regard.attention.packing import attend_padded
+from regard.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops.linear_attention import linear_attention
 from regard.registry import register

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from regard.attention.core import attend, attention_scores, check_at_least, check_choice, check_inputs
 from regard.attention.kinds import CAPACITY, Kind, KindSettings, KVCache
-from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import attend_padded
+from regard.masks import Mask, Packed, Padded, in_window
 from regard.ops import dispatch
 from regard.registry import register
 

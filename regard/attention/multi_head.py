@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.attention import linear, local, routing  # noqa: F401 -- registers the kinds
 from regard.attention.kinds import Cache, Full, KeyValues, Kind
-from regard.attention.masks import Mask
+from regard.masks import Mask
 from regard.ops import dispatch
 from regard.ops.dispatch import list_modules
 from regard.ops.dropout import Dropout

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Mask, Packed, Padded, in_window
+from regard.masks import Mask, Packed, Padded, in_window
 
 
 class PaddedIndex(NamedTuple):

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from regard.attention.core import attend, attention_scores, check_at_least, check_choice, check_inputs, equal_widths
 from regard.attention.kinds import Kind, KindSettings
-from regard.attention.masks import Mask, Packed, Padded, in_window
 from regard.attention.packing import attend_padded
+from regard.masks import Mask, Packed, Padded, in_window
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid, sort_by_cluster
 from regard.ops.dispatch import AttentionPath

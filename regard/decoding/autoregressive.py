@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask, Padded, pad_batch
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
 from regard.decoding.config import (
@@ -35,6 +34,7 @@ from regard.decoding.single_step import SingleStep
 from regard.decoding.stepper import S, Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.layers import DecoderBlock, DropPath, FeedForward
+from regard.masks import Mask, Padded, pad_batch
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops import dispatch
 from regard.ops.dispatch import list_modules

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.config import DecodingRequest, DecodingSettings
 from regard.decoding.stepper import TokenHypothesis
+from regard.masks import Mask
 
 BATCH_TOKENS = 4096
 """Number of padded source tokens in a batch on a CPU."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Padded
+from regard.masks import Padded
 from regard.models.nat import NATransformer
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingRequest, DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.ctc import CTCDecoder
 from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
@@ -35,6 +34,7 @@ from regard.decoding.mask_predict import (
 )
 from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis, snapshots
 from regard.errors import UserError
+from regard.masks import Padded, pad_batch
 from regard.models.nat import NATransformer
 from regard.ops.linear import refresh_prepacked
 

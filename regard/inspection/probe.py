@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.errors import UserError
+from regard.masks import Mask
 
 Quantity = Literal["weights", "scores", "q", "k", "v", "context"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kinds import KeyValues, KVCache
-from regard.attention.masks import Mask, Padded, pad_batch
 from regard.decoding.autoregressive import search
 from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.stepper import TokenHypothesis
@@ -25,6 +24,7 @@ from regard.errors import UserError
 from regard.interop.files import read_json, write_json
 from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input
 from regard.layers import DecoderBlock
+from regard.masks import Mask, Padded, pad_batch
 from regard.models.transformer import (
     DecoderState,
     Embedding,

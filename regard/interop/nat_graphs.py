@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import Padded, pad_batch
 from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.dag import Paths, find_paths
 from regard.decoding.mask_predict import LengthCandidate, NATOutput, log_probs_of
@@ -22,6 +21,7 @@ from regard.interop.files import write_json
 from regard.interop.graphs import METADATA_FILE, POSITIONS, GraphCall, GraphFormat, GraphSpec, with_fixed_positions
 from regard.interop.verification import Agreement, Tokens, check_agreement
 from regard.layers import Sinusoidal
+from regard.masks import Padded, pad_batch
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.pipelines.translator import Translator
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention
 from regard.config import Settings
 from regard.layers import Activation, EncoderBlock, FeedForward, Learned, Model
+from regard.masks import Layout, Mask, Padded
 from regard.models.transformer import token_positions
 from regard.ops.dropout import Dropout
 

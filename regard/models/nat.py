@@ -24,9 +24,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.attention.masks import Layout, Mask, Packed
 from regard.errors import UserError
 from regard.layers import Sinusoidal, gather_tokens
+from regard.masks import Layout, Mask, Packed
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, token_positions
 from regard.ops.dag import mask_transitions
 from regard.ops.linear import Linear

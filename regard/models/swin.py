@@ -19,10 +19,10 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from regard.attention.biased import Relative
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, grid_positions
 from regard.config import Settings, Size
 from regard.layers import FeedForward, ImageModel, PatchEmbedding, ResidualBlock, drop_path_rates, make_head
+from regard.masks import Mask
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear

@@ -14,10 +14,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, Cache, Full, FullSettings, KeyValues
-from regard.attention.masks import Layout, Mask, Padded
 from regard.attention.multi_head import Attention, Rotary
 from regard.config import Settings
 from regard.layers import Activation, DecoderBlock, Diagonal, EncoderBlock, FeedForward, Learned, Model, Sinusoidal
+from regard.masks import Layout, Mask, Padded
 from regard.ops import dispatch, fused
 from regard.ops.dropout import Dropout
 from regard.ops.embedding import CUT_OFF

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.attention.kinds import AttentionSettings, FullSettings
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, Rotary2D, grid_positions
 from regard.config import Settings, Size
 from regard.errors import UserError
@@ -32,6 +31,7 @@ from regard.layers import (
     make_head,
     resize_grid,
 )
+from regard.masks import Mask
 from regard.ops import dispatch
 from regard.ops.dropout import Dropout
 from regard.ops.linear import Linear

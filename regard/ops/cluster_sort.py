@@ -9,7 +9,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width, C centroids, R = B ·
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Window
+from regard.masks import Window
 from regard.ops.custom_op import token_major
 from regard.ops.dispatch import on_device
 from regard.ops.key_ranges import KeyRanges

@@ -10,7 +10,7 @@ Shapes: B batch, H heads, T queries, S keys, D head width.
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Mask, Padded
+from regard.masks import Mask, Padded
 from regard.ops.custom_op import token_major
 from regard.ops.dispatch import on_device
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import Mask, Packed
+from regard.masks import Mask, Packed
 
 TRITON_INSTALLED = find_spec("triton") is not None
 KERNELS_ENABLED = TRITON_INSTALLED and os.environ.get("REGARD_KERNELS") != "0"

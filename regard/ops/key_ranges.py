@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Mask, Packed, Window
+from regard.masks import Mask, Packed, Window
 from regard.ops.dispatch import key_ranges_kernel_applies, on_device
 
 PROGRAM_TOKENS = 32

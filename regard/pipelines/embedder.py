@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from regard.attention.masks import pad_batch
 from regard.data.text.tokenizer import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError
+from regard.masks import pad_batch
 from regard.models.bert import Bert
 from regard.models.card import describe_model
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.masks import pad_batch
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.masks import pad_batch
 from regard.models.folder import FOREIGN_CONFIG, TranslationMetadata, build_on_meta, read_config
 from regard.runtime import import_optional, is_unchanged, one_line
 

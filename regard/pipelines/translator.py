@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from regard.attention.masks import pad_batch
 from regard.data.text.sentences import LengthWarnings, SplitText, by_rank, split_sentences
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.config import DecodingRequest, DecodingSettings, parse_settings
 from regard.decoding.generator import BATCH_TOKENS, Generator
 from regard.errors import UserError
+from regard.masks import pad_batch
 from regard.models.card import save_pretrained
 from regard.models.folder import save_model
 from regard.ops.linear import Precision, refresh_prepacked

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Layout, Packed, Padded
 from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
+from regard.masks import Layout, Packed, Padded
 from regard.ops.cross_entropy import IGNORE_INDEX
 from regard.training.cuda_graph import HOST_ONLY, tensors_of, with_tensors
 

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from regard.attention.kinds import Cache, Full, KVCache
 from regard.attention.local import Local
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention, Rotary, use_qkv_hook
+from regard.masks import Mask
 
 B, W = 3, 16
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.attention import core
 from regard.attention.core import PATHS, attend, attention_scores, attention_weights
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask, Packed, Padded
+from regard.masks import Mask, Packed, Padded
 from regard.ops.dispatch import AttentionPath, cudnn_gradients_are_unreliable
 
 H, D = 2, 4

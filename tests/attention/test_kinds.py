@@ -12,9 +12,9 @@ from torch import nn
 from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local, LocalSettings
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.routing import Routing, RoutingPath
 from regard.errors import UserError
+from regard.masks import Mask, Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViTConfig
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from regard.attention.kinds import Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.masks import Mask, Packed
 from regard.attention.routing import Routing
+from regard.masks import Mask, Packed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

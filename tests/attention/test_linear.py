@@ -9,8 +9,8 @@ from torch import Tensor
 
 from regard.attention.core import attention_weights
 from regard.attention.linear import CHUNK, Features, Linear, LinearCache, LinearPath, random_directions
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
+from regard.masks import Mask, Packed, Padded
 
 H, D = 2, 8
 EXACT = {"atol": 1e-10, "rtol": 1e-10}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.attention.kinds import Full
 from regard.attention.local import Local, LocalPath
-from regard.attention.masks import Mask, Packed, Padded
+from regard.masks import Mask, Packed, Padded
 
 H, D = 2, 8
 EXACT = {"atol": 1e-12, "rtol": 1e-12}

@@ -3,9 +3,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.kinds import Full, KeyValues
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention, Rotary, Rotary2D
 from regard.layers import AttentionUnit
+from regard.masks import Mask, Packed, Padded
 
 B, T, S, W = 3, 6, 5, 16
 

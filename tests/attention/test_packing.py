@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from regard.attention.masks import Packed
 from regard.attention.packing import PaddedIndex, pack_padded, pad_packed
+from regard.masks import Packed
 
 
 def random_row(lengths: list[int]) -> tuple[torch.Tensor, Packed]:

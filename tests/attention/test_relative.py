@@ -5,9 +5,9 @@ import torch
 
 from regard.attention.biased import Relative, relative_offsets
 from regard.attention.core import attend
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.inspection.probe import probe
+from regard.masks import Mask
 
 
 def random_kind(window: tuple[int, int], heads: int = 2) -> Relative:

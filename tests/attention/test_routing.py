@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.attention.core import attend
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.routing import MAX_FORMULA_MEMBERS, Routing, RoutingPath
+from regard.masks import Mask, Packed, Padded
 from regard.ops.cluster_sort import sort_by_cluster
 
 H, D, C = 2, 8, 3

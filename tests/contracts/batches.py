@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.masks import Packed, Padded
+from regard.masks import Packed, Padded
 from regard.models.transformer import EncoderDecoder
 
 VOCAB = 13

@@ -24,8 +24,8 @@ from regard.attention.core import attention_scores
 from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.masks import Mask
 from regard.attention.routing import Routing
+from regard.masks import Mask
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig

@@ -11,9 +11,9 @@ from torch import Tensor
 from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.attention.routing import Routing
+from regard.masks import Mask, Packed, Padded
 from regard.models.swin import Swin
 from regard.models.transformer import EncoderDecoder, Transformer, TransformerConfig
 from regard.models.vit import ViT

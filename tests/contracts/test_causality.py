@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.kinds import Kind
-from regard.attention.masks import Mask
+from regard.masks import Mask
 from regard.models.transformer import Transformer
 from tests.contracts.batches import (
     LOGITS,

@@ -19,9 +19,9 @@ if not torch.cuda.is_available():
 
 from regard.attention.linear import LinearSettings
 from regard.attention.local import LocalSettings
-from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.multi_head import Attention, Rotary
 from regard.layers import DecoderBlock, EncoderBlock, FeedForward
+from regard.masks import Layout, Mask, Packed, Padded
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vit import ViT, ViTConfig

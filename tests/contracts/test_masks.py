@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.kinds import Kind
-from regard.attention.masks import Mask, Packed, Padded
+from regard.masks import Mask, Packed, Padded
 from regard.models.transformer import EncoderDecoder
 from tests.contracts.batches import CLOSE, LOGITS, qkv, seeded, sentences
 

@@ -6,10 +6,10 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
-from regard.attention.masks import Padded
 from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
+from regard.masks import Padded
 
 VOCAB, LIMIT = 80, 60
 SOURCES = random_sources(240, VOCAB, shortest=1, longest=12)

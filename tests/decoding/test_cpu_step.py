@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from regard import ablate, probe
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.decoding import single_step
 from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
 from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.layers import FeedForward
+from regard.masks import Mask
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import linear as linear_module

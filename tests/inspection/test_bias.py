@@ -9,12 +9,12 @@ import torch
 import regard
 from regard.attention.biased import Biased
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask, Padded
 from regard.errors import UserError
 from regard.inspection.html import pack
 from regard.inspection.interventions import bias_scores, scale_scores
 from regard.inspection.probe import find_attentions, probe
 from regard.inspection.translation import translation_scene
+from regard.masks import Mask, Padded
 from tests.conftest import Command
 
 SENTENCE = "I love apples"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.interventions import scale_heads, scale_scores, score_scale
 from regard.inspection.probe import find_attentions
+from regard.masks import Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
 
 KINDS = ["full", {"kind": "local", "window": 2}, "linear", {"kind": "routing", "clusters": 2}]

@@ -13,11 +13,11 @@ from regard.attention.core import attention_weights
 from regard.attention.kinds import Full
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.multi_head import Attention, Rotary
 from regard.attention.routing import Routing
 from regard.errors import UserError
 from regard.inspection.probe import QUANTITIES
+from regard.masks import Mask, Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
 
 NAMES = [

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
+from regard.masks import Packed, Padded
 from regard.models.nat import NATransformer, NATransformerConfig, hash_rows, sum_tokens, upsample
 from regard.models.transformer import Transformer, TransformerConfig
 

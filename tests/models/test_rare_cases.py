@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention.masks import Mask, Padded
 from regard.attention.multi_head import Rotary2D
 from regard.errors import UserError
 from regard.layers import ImageModel, Learned, Sinusoidal, make_head, resize_grid
+from regard.masks import Mask, Padded
 from regard.models import folder as module
 from regard.models.bert import BertConfig
 from regard.models.card import _has_saved_weights

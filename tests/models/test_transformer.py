@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.layers import FeedForward
+from regard.masks import Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB, W = 11, 16

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention.masks import Mask, Packed, Padded
 from regard.attention.routing import Routing
+from regard.masks import Mask, Packed, Padded
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.core import attend
-from regard.attention.masks import Mask, Padded
+from regard.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention.masks import Mask, Packed
+from regard.masks import Mask, Packed
 from regard.ops import dispatch
 
 FLAGS = """

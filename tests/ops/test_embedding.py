@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from regard.attention.masks import Packed
 from regard.layers import sinusoid
+from regard.masks import Packed
 from regard.models.transformer import Embedding, Transformer, TransformerConfig
 from regard.ops import dispatch
 from regard.ops import embedding as module

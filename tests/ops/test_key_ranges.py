@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.masks import Mask, Packed, Window
+from regard.masks import Mask, Packed, Window
 from regard.ops import dispatch
 from regard.ops.key_ranges import KeyRanges, find_by_formula, find_by_kernel
 

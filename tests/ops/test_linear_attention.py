@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.linear import Features, Linear
-from regard.attention.masks import Mask, Padded
+from regard.masks import Mask, Padded
 from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from regard.attention import kinds
 from regard.attention.core import attend, attention_weights
 from regard.attention.kinds import Full
-from regard.attention.masks import Mask, Packed
 from regard.attention.multi_head import Attention
+from regard.masks import Mask, Packed
 from regard.ops import dispatch, varlen_attention
 from regard.ops.dropout import KERNEL_LEVELS
 from regard.ops.key_ranges import KeyRanges
@@ -280,7 +280,7 @@ sys.modules["triton"] = None
 import torch
 from regard.attention.core import attend
 from regard.attention.linear import Linear
-from regard.attention.masks import Mask, Packed
+from regard.masks import Mask, Packed
 from regard.attention.routing import Routing
 from regard.ops import dispatch
 assert not dispatch.TRITON_INSTALLED

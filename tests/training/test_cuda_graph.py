@@ -10,9 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from regard.attention.masks import Packed
 from regard.errors import UserError
 from regard.layers import Sinusoidal
+from regard.masks import Packed
 from regard.training import cuda_graph
 from regard.training.cuda_graph import StepGraph, signature_of, tensors_of, with_tensors
 from regard.training.loop import TrainingLoop

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from regard.attention.kinds import KeyValues, KVCache
-from regard.attention.masks import Mask, Padded
 from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam import BeamState
 from regard.decoding.cuda_graph.capture import MAX_CAPTURED_TOKENS, Pool, capture, weight_addresses
 from regard.layers import DecoderBlock
+from regard.masks import Mask, Padded
 from regard.models.transformer import DecoderState, Transformer
 from regard.ops import dispatch
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local
-from regard.attention.masks import Mask
 from regard.attention.multi_head import Attention
 from regard.attention.routing import Routing
 from regard.evaluation.bench.harness import format_table
+from regard.masks import Mask
 from regard.models.folder import CONFIG, build_on_meta, find_model_folder, read_config
 from regard.models.transformer import Transformer
 

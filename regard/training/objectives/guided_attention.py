@@ -20,11 +20,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.attention.masks import Layout, Mask, Packed, Padded
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.attention.packing import PaddedIndex, pad_packed, pad_packed_mask
 from regard.config import Settings
 from regard.errors import UserError
+from regard.masks import Layout, Mask, Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.task import Step
 from regard.training.text_batches import TextBatch

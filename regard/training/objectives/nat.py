@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from regard.attention.masks import Layout, Packed, Padded
 from regard.data.text.tokens import RaggedArray
 from regard.errors import UserError
+from regard.masks import Layout, Packed, Padded
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.ops import ctc, dag
 from regard.registry import register

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention.masks import pad_batch
 from regard.decoding.autoregressive import TransformerStepper, search
 from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.cuda_graph import search as module
@@ -18,6 +17,7 @@ from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
+from regard.masks import pad_batch
 from regard.models.transformer import Transformer
 from tests.decoding.cuda_graph.models import VOCAB, peaked_model
 

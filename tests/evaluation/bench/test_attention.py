@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention.masks import Mask
 from regard.evaluation.bench import attention
 from regard.evaluation.bench.attention import (
     COMPARED,
@@ -23,6 +22,7 @@ from regard.evaluation.bench.attention import (
     too_slow,
     trained_routing,
 )
+from regard.masks import Mask
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.attention.kinds import Full
-from regard.attention.masks import Packed, Padded
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
 from regard.inspection.probe import probe
+from regard.masks import Packed, Padded
 from regard.training.objectives.guided_attention import (
     GuidedAttention,
     LengthGroups,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.attention.masks import Packed, Padded
+from regard.masks import Packed, Padded
 from regard.models.nat import NATransformer
 from regard.ops import dag
 from regard.ops.ctc import collapse, log_likelihood

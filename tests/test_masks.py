@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.core import attend
-from regard.attention.masks import Mask, Packed, Padded
+from regard.masks import Mask, Packed, Padded
 
 CPU = torch.device("cpu")
 
