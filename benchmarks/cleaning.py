@@ -27,9 +27,9 @@ from side_by_side import Job, run_jobs
 
 from regard.data.text.readers import read_pairs
 from regard.decoding.config import SearchSettings
+from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
 from regard.pipelines.translator import Translator
-from regard.runtime import choose_device
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 

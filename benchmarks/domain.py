@@ -25,10 +25,10 @@ from harness import environment, save_result
 
 from regard.data.text.readers import read_pairs
 from regard.decoding.config import SearchSettings
+from regard.devices import choose_device
 from regard.evaluation.metrics import bleu, chrf
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
-from regard.runtime import choose_device
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 

@@ -25,10 +25,10 @@ from regard.data.text.glossary import Glossary, find_kept, find_target
 from regard.data.text.inflection import is_form_of
 from regard.data.text.readers import Pair, read_pairs
 from regard.decoding.config import SearchSettings
+from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import choose_device
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 

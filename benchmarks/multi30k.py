@@ -16,8 +16,8 @@ from pathlib import Path
 import translation
 from harness import save_result
 
+from regard.devices import choose_device
 from regard.pipelines.translator import Translator
-from regard.runtime import choose_device
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from harness import environment, measure_alternately, save_result
 
 from regard.decoding.config import DecodingRequest, NATSettings
 from regard.decoding.nat import NATGenerator
+from regard.devices import choose_device
 from regard.models.nat import NATransformer, NATransformerConfig
-from regard.runtime import choose_device
 
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: length model, search settings
     "classifier, one pass": ("classifier", {"iterations": 1}),

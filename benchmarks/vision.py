@@ -21,9 +21,9 @@ from typing import Any
 
 from harness import environment, save_result
 
+from regard.devices import choose_device
 from regard.evaluation.classification import evaluate, open_test_set
 from regard.pipelines.classifier import Classifier
-from regard.runtime import choose_device
 
 CIFAR10 = ("cifar10", "cifar10-plain", "cifar10-cct", "cifar10-swin")
 DATA = {"mnist": "mnist"} | dict.fromkeys(CIFAR10, "cifar10-jpg")

@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from regard.errors import UserError
-from regard.runtime import MAX_DEPTH, one_line
+from regard.errors import UserError, one_line
+from regard.files import MAX_DEPTH
 
 MAX_YAML_BYTES, MAX_YAML_VALUES = 2**17, 2**14
 """Size of a recipe, and number of its values after aliases have been expanded."""

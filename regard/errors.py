@@ -1,8 +1,9 @@
-"""The exception for errors that a user can correct."""
+"""The exception for errors that a user can correct, such as a missing optional package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 ErrorKind = Literal["bad", "image", "pixels"]
 """Kind of an error; "bad" is the general one."""
@@ -34,3 +35,17 @@ def prefix_errors(prefix: object) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(str(error) if str(prefix) in str(error) else f"{prefix}: {error}") from None
+
+
+def import_optional(module: str, extra: str) -> Any:
+    """Import a module of a package that is installed with an extra of regard."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise UserError(f"this needs the package {package}; install it with pip install 'regard[{extra}]'") from None
+
+
+def one_line(error: object) -> str:
+    """Return the start of an error message without line breaks."""
+    return " ".join(str(error).split())[:200]

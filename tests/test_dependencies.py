@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import regard
+from regard.errors import UserError, import_optional
 
 # First release without a known advisory (2026-11), and the advisory that the release before it has.
 FLOORS = {
@@ -54,3 +55,8 @@ def test_installed_versions_satisfy_the_requirements() -> None:
         except PackageNotFoundError:  # an extra that is not installed, or a marker of another platform
             continue
         assert requirement.specifier.contains(installed, prereleases=True), f"{requirement}, but {installed} installed"
+
+
+def test_missing_optional_package_is_named_with_its_extra() -> None:
+    with pytest.raises(UserError, match=r"needs the package not_installed; install it with pip install 'regard\[hf\]'"):
+        import_optional("not_installed.module", "hf")

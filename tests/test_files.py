@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from regard import runtime
 from regard.config import parse_yaml
 from regard.errors import MAX_MESSAGE, UserError
-from regard.runtime import (
+from regard.files import (
+    MAX_DEPTH,
     MissingFileError,
     check_regular,
     describe_file,
@@ -23,6 +23,7 @@ from regard.runtime import (
     read_json,
     read_raw_lines,
     read_text,
+    replace_text_file,
     sha256_of,
 )
 
@@ -109,7 +110,7 @@ def test_line_breaks_are_normalised_and_invalid_bytes_located(tmp_path: Path) ->
 
 
 def test_long_lines_are_rejected_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "MAX_LINE_BYTES", 4)
+    monkeypatch.setattr("regard.files.MAX_LINE_BYTES", 4)
     assert list(read_raw_lines(io.BytesIO(b"abc\n\nd"), "input")) == [b"abc\n", b"\n", b"d"]
     with pytest.raises(UserError, match="input, line 2: longer than"):
         list(read_raw_lines(io.BytesIO(b"abc\nabcd\n"), "input"))
@@ -124,9 +125,9 @@ def nested(depth: int) -> str:
 
 def test_json_is_parsed_up_to_a_depth() -> None:
     assert parse_json('{"a": [1, null, 1.5, "é"]}') == {"a": [1, None, 1.5, "é"]}
-    parse_json(nested(runtime.MAX_DEPTH))
+    parse_json(nested(MAX_DEPTH))
     with pytest.raises(ValueError, match="nested more than 64 levels deep"):
-        parse_json(nested(runtime.MAX_DEPTH + 2))
+        parse_json(nested(MAX_DEPTH + 2))
     with pytest.raises(ValueError, match="nested"):
         parse_json(nested(200_000))
 
@@ -223,3 +224,20 @@ def test_long_rows_of_digits_take_linear_time() -> None:
 def test_long_messages_are_cut() -> None:
     assert str(UserError("x" * MAX_MESSAGE)) == "x" * MAX_MESSAGE
     assert str(UserError("x" * 10**6)) == "x" * MAX_MESSAGE + "…"
+
+
+def test_replaced_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replace_text_file(path) as file:
+        file.write("new")
+        _ = 1 / 0
+    assert path.read_text() == "old"
+    with replace_text_file(path) as file:
+        file.write("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.txt"]
+    message = r"cannot be written \(No such file or directory\)"
+    with pytest.raises(UserError, match=message), replace_text_file(tmp_path / "missing" / "out.txt"):
+        pass

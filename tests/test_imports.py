@@ -16,22 +16,24 @@ ALLOWED: dict[str, set[str]] = {
     package: set(others.split())
     for package, others in {
         "errors": "",
-        "config": "runtime errors",
+        "config": "files errors",
         "registry": "errors",
-        "runtime": "errors",
+        "files": "errors",
+        "devices": "errors",
+        "console": "",
         "masks": "",
         "ops": "masks errors",
         "attention": "ops masks registry errors config",
         "layers": "attention ops masks registry errors config",
-        "models": "layers attention ops masks registry runtime errors config",
-        "data": "runtime errors config",
+        "models": "layers attention ops masks registry files errors config",
+        "data": "files devices errors config",
         "decoding": "models layers attention ops masks errors config",
-        "inspection": "models layers attention masks runtime errors",
-        "pipelines": "decoding data models attention ops masks runtime errors config",
-        "evaluation": "pipelines inspection decoding data models layers attention masks runtime errors config",
-        "interop": "pipelines decoding data models layers attention masks runtime errors config",
+        "inspection": "models layers attention masks files errors",
+        "pipelines": "decoding data models attention ops masks files console errors config",
+        "evaluation": "pipelines inspection decoding data models layers attention masks files errors config",
+        "interop": "pipelines decoding data models layers attention masks files errors config",
         "training": "interop evaluation pipelines inspection decoding data models layers attention ops masks registry "
-        "runtime errors config",
+        "files devices console errors config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
@@ -39,9 +41,9 @@ UNRESTRICTED = {"serving", "cli"}
 EXCEPTIONS: dict[str, set[str]] = {
     "ops": {"regard.masks"},  # kernels take masks and layouts
     "__init__": {"*"},  # public names, loaded lazily
-    "__main__": {"regard.cli", "regard.runtime"},
+    "__main__": {"regard.cli", "regard.devices"},
 }
-WITHOUT_TORCH = {"errors", "config", "registry", "runtime", "cli", "__init__"}
+WITHOUT_TORCH = {"errors", "config", "registry", "files", "devices", "console", "cli", "__init__"}
 """Imported by every command, so torch is imported only inside their functions."""
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import Device, check_file_name, reject_options
+from regard.devices import choose_device
 from regard.errors import UserError, prefix_errors
-from regard.runtime import choose_device
 
 if TYPE_CHECKING:
     import torch

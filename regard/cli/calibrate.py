@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import Device, Run, SearchOptions, add_search_options
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import choose_device
 
 
 @add_search_options()

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from regard.cli.options import Device, Images, Run, check_file_name
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import choose_device, read_raw_lines, replace_text_file
+from regard.files import read_raw_lines, replace_text_file
 
 if TYPE_CHECKING:
     from regard.pipelines.classifier import FileResult, Ranking, Vector

@@ -14,11 +14,11 @@ from regard.cli import options
 from regard.errors import UserError
 
 if TYPE_CHECKING:
+    from regard.console import LineProgress
     from regard.data.text.cleaning.cleaner import Cleaner
     from regard.data.text.cleaning.settings import CleaningSettings
     from regard.data.text.corpus import Corpus
     from regard.pipelines.pair_scores import PairScorer
-    from regard.runtime import LineProgress
 
 DETECTION_PAIRS = 1000
 """Pairs whose script is examined if the languages are not known otherwise."""
@@ -54,10 +54,11 @@ def clean(
     ] = None,
 ) -> None:
     """Remove bad pairs from parallel text: repeated, misaligned, damaged, copied, or in a wrong language."""
+    from regard.console import Interruptions
     from regard.data.text.cleaning.cleaner import Cleaner
     from regard.data.text.corpus import Corpus
     from regard.data.text.readers import find_shards, read_texts
-    from regard.runtime import Interruptions, check_regular
+    from regard.files import check_regular
 
     settings = _read_settings(recipe, overrides or [], exclude or [], model is not None)
     if reverse_model is not None and model is None:
@@ -95,7 +96,7 @@ def _read_settings(
     """Combine the recipe and the options; options come last."""
     from regard.config import MAX_YAML_BYTES, parse_yaml
     from regard.data.text.cleaning.settings import CleaningSettings, ModelCleaningSettings
-    from regard.runtime import read_text
+    from regard.files import read_text
 
     values: dict[str, Any] = {}
     try:
@@ -133,9 +134,9 @@ def _choose_languages(given: str | None, src: Path, tgt: Path | None, corpus: Co
 
 
 def _load_scorer(model: Path, reverse_model: Path | None, device: str) -> PairScorer:
+    from regard.devices import choose_device
     from regard.pipelines.pair_scores import PairScorer
     from regard.pipelines.translator import Translator
-    from regard.runtime import choose_device
 
     models = [Translator.load(path, device=choose_device(device)) for path in (model, reverse_model) if path]
     return PairScorer(*models)
@@ -156,7 +157,7 @@ class PassProgress:
 
     def __call__(self, name: str, pairs: int) -> None:
         """Count pairs of the pass `name`."""
-        from regard.runtime import LineProgress
+        from regard.console import LineProgress
 
         if name != self._name:
             self._stack.close()
@@ -172,7 +173,7 @@ def _write(cleaner: Cleaner, corpus: Corpus, paths: Sequence[Path], reports: Seq
     from itertools import compress
 
     from regard.data.text.writers import format_pairs
-    from regard.runtime import replace_text_file
+    from regard.files import replace_text_file
 
     with ExitStack() as stack:
         files = [stack.enter_context(replace_text_file(path)) for path in paths]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import choose_device
 
 if TYPE_CHECKING:
     from regard.pipelines.record_counts import RecordCount

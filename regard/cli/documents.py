@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from regard.cli import options
+from regard.console import Interrupted, Interruptions, LineProgress
 from regard.data.documents.formats import FORMATS, find_format, parse_document
 from regard.errors import UserError
+from regard.files import read_bytes, replace_file
 from regard.models.folder import find_model_folder
-from regard.runtime import Interrupted, Interruptions, LineProgress, read_bytes, replace_file
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings

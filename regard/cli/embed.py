@@ -8,8 +8,9 @@ import typer
 
 from regard.cli.classify import FileCounter, image_arguments
 from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input
+from regard.console import LineProgress
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import LineProgress, choose_device
 
 
 def embed(

@@ -20,8 +20,10 @@ from regard.cli.options import (
     check_file_name,
     reject_options,
 )
+from regard.console import LineProgress
+from regard.devices import choose_device
 from regard.errors import UserError, prefix_errors
-from regard.runtime import LineProgress, choose_device, replace_text_file
+from regard.files import replace_text_file
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings

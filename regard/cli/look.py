@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import Beam, Device, Iterations, Run, SearchOptions, SearchOverrides
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import choose_device, replace_file
+from regard.files import replace_file
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regard.errors import UserError
-from regard.runtime import replace_file
+from regard.files import replace_file
 
 NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 FILES = {

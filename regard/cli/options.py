@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from regard.console import Interrupted, Interruptions, LineProgress
 from regard.errors import UserError
-from regard.runtime import Interrupted, Interruptions, LineProgress, read_raw_lines
+from regard.files import read_raw_lines
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings

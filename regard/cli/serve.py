@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.options import Device, Engine, Precision, parse_key_values
 from regard.errors import UserError
-from regard.runtime import read_json
+from regard.files import read_json
 
 CONFIGS = ("config.json", "regard.json")
 """Configuration files of a model folder and of an export for CTranslate2."""

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.devices import choose_device
 from regard.errors import UserError
-from regard.runtime import choose_device, open_regular
+from regard.files import open_regular
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary

@@ -1,15 +1,22 @@
-"""Batches: the order of the pairs of an epoch and the pairs of each batch.
+"""Batches: the order of the pairs of an epoch, the pairs of each batch, and preparation in background threads.
 
 The order of an epoch is a permutation computed by a Feistel network, so that any part of it can be computed without
 storing the rest, and training can resume at any position.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -140,3 +147,31 @@ def _splitmix64(x: Words) -> Words:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def prefetch(
+    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
+    with ThreadPoolExecutor(threads) as pool:
+        futures: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                futures.append(pool.submit(function, item))
+                if len(futures) > ahead:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def prefetch_iterator(iterator: Iterator[Item], ahead: int) -> Generator[Item, None, None]:
+    """Yield the items of an iterator that a background thread advances, at most `ahead` items in advance."""
+    end = object()
+    with closing(prefetch(lambda _: next(iterator, end), repeat(None), threads=1, ahead=ahead)) as items:
+        for item in items:
+            if item is end:
+                return
+            yield item  # type: ignore[misc]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from regard.errors import UserError
-from regard.runtime import check_regular, read_json
+from regard.files import check_regular, read_json
 
 DESCRIPTION = "store.json"
 FORMAT = 2

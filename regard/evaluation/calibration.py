@@ -14,6 +14,7 @@ from regard.data.text.readers import Pair
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.report import save_details
+from regard.files import replace_text_file
 from regard.pipelines.confidence import (
     AGREEMENT,
     FILE,
@@ -27,7 +28,6 @@ from regard.pipelines.confidence import (
 from regard.pipelines.flags import learn_copied_words
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import replace_text_file
 
 Bools = npt.NDArray[np.bool_]
 Tokens = Sequence[int]

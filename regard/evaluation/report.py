@@ -10,7 +10,7 @@ from regard.config import Settings
 from regard.decoding.config import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
-from regard.runtime import MissingFileError, read_json, replace_text_file
+from regard.files import MissingFileError, read_json, replace_text_file
 
 SCORES = "scores.json"
 

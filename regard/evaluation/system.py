@@ -17,9 +17,9 @@ from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Conditions, Data, Report, save_report
+from regard.files import sha256_of
 from regard.models.folder import WEIGHTS, check_input_type, find_model_folder
 from regard.pipelines.translator import Translator
-from regard.runtime import sha256_of
 
 DIGITS = 12
 """Hexadecimal digits of a fingerprint: enough to avoid collisions, few enough to read."""

@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
-from regard.runtime import replace_file
+from regard.files import replace_file
 
 DEFAULT = "DejaVu Sans"
 """The font that comes with matplotlib."""

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.errors import UserError
+from regard.files import replace_text_file
 from regard.inspection.alignment import rank_by_agreement
 from regard.inspection.maps import distance, entropy
-from regard.runtime import replace_text_file
 
 Group = Literal["encoder", "decoder", "cross"]
 Floats = npt.NDArray[np.floating]

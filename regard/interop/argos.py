@@ -15,7 +15,7 @@ from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.subwords import SPACE_MARK
 from regard.data.text.tokenizer import is_unspaced
 from regard.decoding.config import SearchSettings
-from regard.errors import UserError
+from regard.errors import UserError, import_optional
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
 from regard.interop.files import write_json
 from regard.interop.sentencepiece import to_sentencepiece
@@ -31,7 +31,6 @@ from regard.interop.verification import (
 from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import import_optional
 
 SUFFIX = ".argosmodel"
 METADATA, MODEL, SENTENCEPIECE = "metadata.json", "model", "sentencepiece.model"

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from regard.errors import UserError
+from regard.errors import UserError, one_line
+from regard.files import check_regular
 from regard.interop.argos import METADATA, MODEL, SENTENCEPIECE, SUFFIX
-from regard.interop.files import read_json
-from regard.runtime import check_regular, one_line
+from regard.interop.files import read_json_object
 
 WEIGHTS, BPE = "model.bin", "bpe.model"
 MAX_RATIO = 50
@@ -115,7 +115,7 @@ def _read_package(folder: Path, where: Path) -> Package:
                 f"{where}: its tokenizer is {BPE}, which needs Moses; regard imports packages with {SENTENCEPIECE}"
             )
         raise UserError(f"{where}: contains no {SENTENCEPIECE}, so its texts cannot be tokenised")
-    values = read_json(folder / METADATA)
+    values = read_json_object(folder / METADATA)
     codes = [values.get(key) for key in ("from_code", "to_code")]
     source, target = (code if isinstance(code, str) and _CODE.fullmatch(code) else None for code in codes)
     return Package(folder / MODEL, tokenizer, (source, target) if source and target else None)

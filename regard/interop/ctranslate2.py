@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UserError
+from regard.errors import UserError, import_optional
+from regard.files import describe_file
 from regard.interop.verification import Tokens, check_agreement, compare, longest_input
 from regard.models.folder import FOREIGN_CONFIG, is_exported, save_config
 from regard.models.transformer import Embedding, EncoderDecoder, EncoderDecoderConfig, TransformerConfig
 from regard.pipelines.external import CTranslate2Generator, engine_files
 from regard.pipelines.translator import Translator
-from regard.runtime import describe_file, import_optional
 
 POSITIONS = 2048
 """Positions of an exported sinusoidal table, which is unlimited in regard. The engine rejects longer sentences."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.runtime import check_regular, report_unreadable
+from regard.files import check_regular, report_unreadable
 
 Array = npt.NDArray[Any]
 VERSIONS = range(2, 7)

@@ -9,19 +9,19 @@ import torch
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer, SpecialTokens
 from regard.data.text.tokenizer import Tokenizer, Vocabularies, has_tokenizer
-from regard.errors import UserError
+from regard.errors import UserError, import_optional
+from regard.files import MissingFileError, read_bytes
+from regard.files import read_json as read_any_json
 from regard.interop.ctranslate2 import POSITIONS
 from regard.interop.ctranslate2_file import EngineFile, read_engine_file
 from regard.interop.ctranslate2_weights import read_engine_config
-from regard.interop.files import read_json, read_optional_json
+from regard.interop.files import read_json_object, read_optional_json
 from regard.interop.huggingface_translation import UNKNOWN_LANGUAGES
 from regard.interop.verification import check_agreement, compare, longest_input, sample_sources
 from regard.models.folder import FOREIGN_CONFIG
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.pipelines.external import CTranslate2Generator
 from regard.pipelines.translator import Translator
-from regard.runtime import MissingFileError, import_optional, read_bytes
-from regard.runtime import read_json as read_any_json
 
 WEIGHTS, CONFIG, VOCABULARY_MAP = "model.bin", "config.json", "vmap.txt"
 SENTENCEPIECE_FILES = ("sentencepiece.model", "spm.model", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
@@ -122,7 +122,7 @@ def _read_config(folder: Path, file: EngineFile) -> dict[str, Any]:
     values: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     values |= {"add_source_bos": False, "add_source_eos": False, "decoder_start_token": "<s>"}
     if file.version >= 6:
-        values |= {key: value for key, value in read_json(folder / CONFIG).items() if key in {*values, EPSILON}}
+        values |= {key: value for key, value in read_json_object(folder / CONFIG).items() if key in {*values, EPSILON}}
     else:
         values |= {f"add_source_{name}": _is_set(flags[f"with_source_{name}"]) for name in ("bos", "eos")}
         starts = flags["with_target_bos"] is None or _is_set(flags["with_target_bos"])

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import runtime
-from regard.errors import UserError
+from regard.errors import UserError, one_line
+from regard.files import MissingFileError, check_regular, read_json
 from regard.models.folder import read_safetensors
-from regard.runtime import MissingFileError, check_regular, one_line
 
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -21,9 +20,9 @@ MAX_SHARING = 8
 """Maximum ratio of the tensors' total size to the file size. A translator's embedding may have up to four names."""
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that contains an object."""
-    content = runtime.read_json(path)
+    content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: contains {type(content).__name__}, not an object")
     return content
@@ -32,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_optional_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that contains an object; empty if there is no such file."""
     try:
-        return read_json(path)
+        return read_json_object(path)
     except MissingFileError:
         return {}
 
@@ -112,7 +111,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _shard_names(index: Path) -> list[str]:
-    weight_map = read_json(index).get("weight_map")
+    weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise UserError(f"{index}: damaged (weight_map must be an object with a file for each tensor)")
     for name in weight_map.values():

@@ -21,7 +21,7 @@ from regard.decoding.autoregressive import search
 from regard.decoding.config import DecodingRequest, SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
-from regard.interop.files import read_json, write_json
+from regard.interop.files import read_json_object, write_json
 from regard.interop.verification import Tokens, check_agreement, compare, compare_images, longest_input
 from regard.layers import DecoderBlock
 from regard.masks import Mask, Padded, pad_batch
@@ -260,7 +260,7 @@ class GraphModel:
     device = torch.device("cpu")
 
     def __init__(self, folder: Path, encode: GraphCall, step: GraphCall) -> None:
-        metadata = read_json(folder / METADATA_FILE)
+        metadata = read_json_object(folder / METADATA_FILE)
         self.bos, self.eos, self.pad = (int(metadata[key]) for key in ("bos", "eos", "pad"))
         self.longest = self.max_length = cast(int | None, metadata["longest"])
         self._cache_sizes = tuple(int(metadata[key]) for key in ("layers", "heads", "head_width"))

@@ -10,9 +10,9 @@ from tokenizers import BertWordPieceTokenizer, decoders, normalizers, processors
 from regard.data.text.sentencepiece import SentencePieceTokenizer, check_ids
 from regard.data.text.tokenizer import LEADING_SPACE, Tokenizer, check_subword_prefix, same_normaliser
 from regard.data.text.wordpiece import WordPieceTokenizer
-from regard.errors import UserError
-from regard.interop.files import read_json, read_optional_json, write_json
-from regard.runtime import MissingFileError, import_optional, one_line, read_bytes, read_text
+from regard.errors import UserError, import_optional, one_line
+from regard.files import MissingFileError, read_bytes, read_text
+from regard.interop.files import read_json_object, read_optional_json, write_json
 
 FAST_TOKENIZER, WORDPIECE_VOCABULARY, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 MARIAN_SOURCE, MARIAN_TARGET = "source.spm", "target.spm"
@@ -82,8 +82,8 @@ def from_marian_tokenizer(folder: Path) -> tuple[SentencePieceTokenizer, Sentenc
     """Load the source and target tokenizers of a Marian folder; one object if they are identical."""
     separate = (folder / MARIAN_TARGET_VOCABULARY).exists()
     vocabulary, target_vocabulary = folder / MARIAN_VOCABULARY, folder / MARIAN_TARGET_VOCABULARY
-    ids = check_ids(read_json(vocabulary), vocabulary)
-    target_ids = check_ids(read_json(target_vocabulary), target_vocabulary) if separate else ids
+    ids = check_ids(read_json_object(vocabulary), vocabulary)
+    target_ids = check_ids(read_json_object(target_vocabulary), target_vocabulary) if separate else ids
     source_model, target_model = read_bytes(folder / MARIAN_SOURCE), read_bytes(folder / MARIAN_TARGET)
     source = SentencePieceTokenizer(source_model, ids, str(folder / MARIAN_SOURCE))
     if source_model == target_model and not separate:

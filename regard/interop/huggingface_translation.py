@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer
-from regard.errors import UserError
-from regard.interop.files import read_json, write_json
+from regard.errors import UserError, import_optional
+from regard.interop.files import read_json_object, write_json
 from regard.interop.huggingface_marian import CLASSES, choose_kind, describe_marian, to_marian
 from regard.interop.huggingface_tokenizers import TOKENIZER_CONFIG, to_fast_tokenizer, to_marian_tokenizer
 from regard.interop.verification import Tokens, check_agreement, compare
 from regard.pipelines.external import TransformersGenerator
 from regard.pipelines.translator import Translator
-from regard.runtime import import_optional
 
 TARGET_TOKENIZER = "target_tokenizer"
 """Subfolder of the target's tokenizer if it differs from the source's; transformers has one tokenizer per folder."""
@@ -73,7 +72,7 @@ def export_huggingface(translator: Translator, folder: Path, sources: Sequence[T
             to_fast_tokenizer(target, max_length).save_pretrained(folder / TARGET_TOKENIZER)
     if translator.languages != UNKNOWN_LANGUAGES:  # as in Marian models
         languages = dict(zip(("source_lang", "target_lang"), translator.languages, strict=True))
-        write_json(folder / TOKENIZER_CONFIG, read_json(folder / TOKENIZER_CONFIG) | languages)
+        write_json(folder / TOKENIZER_CONFIG, read_json_object(folder / TOKENIZER_CONFIG) | languages)
     with hide_progress_bars():
         loaded = type(built).from_pretrained(folder)
     agreement = compare(translator, TransformersGenerator(loaded), sources)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.errors import UserError
+from regard.errors import UserError, import_optional
 from regard.interop.files import write_json
 from regard.interop.huggingface_translation import hide_progress_bars
 from regard.interop.renaming import Block, Names, Template, block_names, export_tensors, import_tensors, rename_keys
@@ -18,7 +18,6 @@ from regard.interop.verification import compare_images
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import Classifier
-from regard.runtime import import_optional
 
 _BLOCK: Block = {
     r"norm1": "layernorm_before",

@@ -11,8 +11,9 @@ from torch import Tensor
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.text.tokenizer import Tokenizer, Vocabularies
 from regard.errors import UserError, prefix_errors
+from regard.files import read_text
 from regard.interop.argos_import import is_engine
-from regard.interop.files import read_folder, read_json, read_optional_json, read_tensors
+from regard.interop.files import read_folder, read_json_object, read_optional_json, read_tensors
 from regard.interop.huggingface_bert import KIND as BERT
 from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
 from regard.interop.huggingface_marian import CLASSES, ban_tokens, from_marian, read_marian
@@ -37,7 +38,6 @@ from regard.models.vit import ViTConfig
 from regard.pipelines.classifier import IMAGES
 from regard.pipelines.embedder import Embedder
 from regard.pipelines.translator import Translator
-from regard.runtime import read_text
 
 POOLING, MODULES = Path("1_Pooling") / CONFIG, "modules.json"
 """Files of sentence-transformers."""
@@ -154,7 +154,7 @@ def _import_bert(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, 
     config = read_bert(values, str(folder / CONFIG))
     changes: dict[str, Any] = {}
     if (folder / POOLING).exists():
-        changes["pooling"] = read_pooling(read_json(folder / POOLING), str(folder / POOLING))
+        changes["pooling"] = read_pooling(read_json_object(folder / POOLING), str(folder / POOLING))
     if (folder / MODULES).exists():
         changes["normalise"] = ".Normalize" in read_text(folder / MODULES, errors="replace")
     config = config.changed(**changes)

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard.errors import import_optional
 from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
-from regard.runtime import import_optional
 
 
 def load_onnx(path: Path) -> GraphCall:

@@ -9,8 +9,7 @@ import json
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.subwords import SPACE_MARK
 from regard.data.text.tokenizer import Tokenizer
-from regard.errors import UserError
-from regard.runtime import import_optional
+from regard.errors import UserError, import_optional
 
 _BPE = 2
 """Value of SentencePiece's enum ModelType."""

@@ -11,10 +11,10 @@ import yaml
 from torch import nn
 
 from regard.errors import UserError
+from regard.files import read_json
 from regard.layers import InputType, Model
 from regard.models.folder import CONFIG, MODELS, WEIGHTS, read_config, read_safetensors, replace_folder, unique_tensors
 from regard.registry import EXTENSIONS, list_extensions
-from regard.runtime import read_json
 
 CARD = "README.md"
 SCORES, FINGERPRINTS, CONFIDENCE = "scores.json", "fingerprints.json", "confidence.json"

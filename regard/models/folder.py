@@ -19,7 +19,8 @@ from pydantic import Field, StrictInt
 from torch import Tensor, nn
 
 from regard.config import Settings
-from regard.errors import UserError
+from regard.errors import UserError, one_line
+from regard.files import MissingFileError, check_regular, read_json, report_unreadable
 from regard.layers import InputType, Model
 from regard.models.bert import Bert
 from regard.models.croco import CroCo
@@ -28,7 +29,6 @@ from regard.models.swin import Swin
 from regard.models.transformer import Transformer
 from regard.models.vit import ViT
 from regard.registry import EXTENSIONS, check_extensions, find_extensions, name_of_settings, register
-from regard.runtime import MissingFileError, check_regular, one_line, read_json, report_unreadable
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FOREIGN_CONFIG = "regard.json"

@@ -22,9 +22,9 @@ from pydantic import Field, model_validator
 
 from regard.config import Settings
 from regard.errors import UserError
+from regard.files import MissingFileError, read_json
 from regard.models.card import CONFIDENCE
 from regard.pipelines.hypothesis import Hypothesis
-from regard.runtime import MissingFileError, read_json
 
 Doubles = npt.NDArray[np.float64]
 FILE = CONFIDENCE

@@ -19,13 +19,13 @@ from regard.data.text.tokenizer import JOINT_FILE
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.decoding.generator import BATCH_TOKENS
 from regard.errors import UserError
+from regard.files import replace_file
 from regard.masks import pad_batch
 from regard.models.bert import Bert
 from regard.models.card import describe_model
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model
 from regard.pipelines.sentence_translator import check_texts, map_batches
 from regard.pipelines.translator import WINDOW, Translator
-from regard.runtime import replace_file
 
 Pooling = Literal["mean", "none"]
 Arrays = dict[str, NDArray[Any]]

@@ -12,10 +12,10 @@ from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.stepper import TokenHypothesis
-from regard.errors import UserError
+from regard.errors import UserError, import_optional, one_line
+from regard.files import is_unchanged
 from regard.masks import pad_batch
 from regard.models.folder import FOREIGN_CONFIG, TranslationMetadata, build_on_meta, read_config
-from regard.runtime import import_optional, is_unchanged, one_line
 
 Tokens = Sequence[int]
 UNSUPPORTED = ("coverage", "groups", "temperature", "top_k", "top_p", "epsilon", "mbr", "no_repeat", "min_length")

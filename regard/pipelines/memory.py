@@ -11,10 +11,9 @@ from typing import Self
 
 from regard.data.text.interchange import SUFFIXES, TmxWriter
 from regard.data.text.readers import find_shards, format_suffix, read_parallel
-from regard.errors import UserError
+from regard.errors import UserError, import_optional
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
 from regard.pipelines.sentence_translator import SearchRequest
-from regard.runtime import import_optional
 
 MAX_PAIRS = 5_000_000
 SHOWN = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from regard.errors import UserError
-from regard.runtime import open_regular
+from regard.files import open_regular
 
 Form = Literal["text", "n-best", "json"]
 """Format of the records; see `regard.pipelines.translate_files.format_record`."""

@@ -27,10 +27,10 @@ from regard.data.documents.segment_translation import (
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
 from regard.errors import UserError
+from regard.files import MissingFileError, read_bytes
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import MissingFileError, read_bytes
 
 WINDOW = 64
 """Segments that are translated together; as many are translated again after an interruption."""

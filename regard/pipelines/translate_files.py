@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeVar, cast
 
+from regard.console import Interruptions
 from regard.data.text.readers import format_suffix, read_lines, read_parquet, read_tsv
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.config import DecodingSettings
@@ -27,7 +28,6 @@ from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.record_counts import SEPARATOR, Form, RecordCount
 from regard.pipelines.translator import WINDOW, Translator
-from regard.runtime import Interruptions
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from regard.config import Settings
-from regard.runtime import available_cpus
+from regard.devices import available_cpus
 from regard.serving.messages import LoadRequest
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import UserError
-from regard.runtime import read_text
+from regard.files import read_text
 from regard.serving.errors import ApiError
 
 _LOGGER = logging.getLogger("regard.serving")

@@ -12,6 +12,7 @@ import torch
 from regard.data.images.preprocessing import MAX_PIXELS, decode_image
 from regard.data.text.tokenizer import has_tokenizer
 from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
+from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import (
@@ -26,7 +27,6 @@ from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import to_glossary
-from regard.runtime import choose_device
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.training_log import has_log, has_model
 from regard.serving.views import images, overview, text

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from regard.runtime import supported_image_formats
+from regard.files import supported_image_formats
 from regard.serving.errors import ApiError, bad_request, disconnected
 
 MAX_FIELDS = 1000

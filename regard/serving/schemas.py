@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from regard.data.text.glossary import Glossary
 from regard.errors import UserError
-from regard.runtime import parse_json
+from regard.files import parse_json
 from regard.serving.messages import Alignment, Terms
 
 MAX_TERMS = 1000

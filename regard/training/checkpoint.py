@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard.errors import UserError
+from regard.files import MissingFileError, describe_file, is_unchanged, read_json, read_text
 from regard.models.folder import fsync, read_safetensors
-from regard.runtime import MissingFileError, describe_file, is_unchanged, read_json, read_text
 from regard.training.distributed import Processes
 
 TENSORS, VALUES, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"

@@ -24,10 +24,10 @@ from regard.data.text.writers import format_pairs as format_pairs
 from regard.decoding.config import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest
+from regard.files import read_json, sha256_of
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import translate_items
 from regard.pipelines.translator import WINDOW, Translator
-from regard.runtime import read_json, sha256_of
 from regard.training.checkpoint import replace_text
 from regard.training.resume import show_value
 

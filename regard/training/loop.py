@@ -10,8 +10,8 @@ from typing import ClassVar, Generic
 import torch
 from torch import Tensor, nn
 
+from regard.console import Interrupted, Interruptions
 from regard.errors import UserError
-from regard.runtime import Interrupted, Interruptions
 from regard.training.checkpoint import Checkpoint
 from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes

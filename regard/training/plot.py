@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from regard.errors import UserError
+from regard.files import MissingFileError, open_regular, parse_json, read_raw_lines
 from regard.inspection.fonts import save_figure
-from regard.runtime import MissingFileError, open_regular, parse_json, read_raw_lines
 from regard.training.metrics_log import LOG
 
 XAxis = Literal["step", "seconds", "tokens", "images"]

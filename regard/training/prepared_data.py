@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from regard.data.store import DamagedStoreError
 from regard.errors import UserError
+from regard.files import open_regular, read_json
 from regard.models.folder import recover_folder, replace_folder
-from regard.runtime import open_regular, read_json
 from regard.training.progress import Progress
 
 FINGERPRINTS = "fingerprints.json"

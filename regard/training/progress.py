@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from regard.runtime import ProgressBar
+from regard.console import ProgressBar
 
 MAX_SHOWN = 60
 """Characters of a sample sentence that are shown."""

@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from regard.config import MAX_YAML_BYTES, Settings, parse_yaml, unknown_key_message
 from regard.errors import UserError
+from regard.files import MissingFileError, read_text
 from regard.models.folder import MODELS
 from regard.registry import find_extensions
-from regard.runtime import MissingFileError, read_text
 
 DEFAULT_KIND = "transformer"
 MACHINE_SETTINGS = ("threads", "cuda_graph", "residual_dtype")

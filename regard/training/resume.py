@@ -10,10 +10,10 @@ import yaml
 from torch import nn
 
 from regard.errors import UserError
+from regard.files import check_regular, parse_json
 from regard.models.folder import classes_of, fsync, read_safetensors, recover_folder, unique_tensors
 from regard.models.warmstart import copy_tensors
 from regard.registry import EXTENSIONS, find_extensions
-from regard.runtime import check_regular, parse_json
 from regard.training.checkpoint import replace_text
 from regard.training.metrics_log import LOG
 from regard.training.prepared_data import FINGERPRINTS, lock_folder

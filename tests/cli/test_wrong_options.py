@@ -158,7 +158,7 @@ def test_long_line_is_rejected_before_it_is_translated(here: Path, command: Comm
 
 
 def test_long_line_of_standard_input_is_rejected(here: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runtime.MAX_LINE_BYTES", 20)
+    monkeypatch.setattr("regard.files.MAX_LINE_BYTES", 20)
     answer = command("translate", "run", "--beam", "1", stdin=b"I love apples\n" + b"x" * 30)
     assert "standard input, line 2: longer than" in answer.error
 

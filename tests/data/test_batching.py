@@ -1,6 +1,8 @@
 """Batch plans and the order of an epoch."""
 
+import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import EpochOrder, plan_packed, plan_padded, shuffle
+from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch, prefetch_iterator, shuffle
 
 PLANS = {"padded": plan_padded, "packed": plan_packed}
 
@@ -153,3 +155,61 @@ def test_a_window_is_computed_without_the_rest_of_the_epoch(size: int) -> None:
     assert 0 < len(rows) <= 1000
     assert len(set(rows.tolist())) == len(rows)
     assert rows.max() < size
+
+
+def test_prefetched_results_keep_their_order_and_few_are_computed_ahead() -> None:
+    started: list[int] = []
+
+    def square(number: int) -> int:
+        started.append(number)
+        return number**2
+
+    results = prefetch(square, range(100), threads=2, ahead=3)
+    assert next(results) == 0
+    assert len(started) <= 4
+    assert list(results) == [number**2 for number in range(1, 100)]
+
+
+def test_closing_the_iterator_cancels_what_has_not_started() -> None:
+    started: list[int] = []
+
+    def work(number: int) -> int:
+        started.append(number)
+        time.sleep(0.02)
+        return number
+
+    results = prefetch(work, range(1000), threads=1, ahead=100)
+    assert next(results) == 0
+    results.close()
+    assert len(started) < 101
+
+
+def test_error_of_a_prefetched_item_is_raised_in_its_turn() -> None:
+    results = prefetch(lambda number: 6 // (3 - number), range(9), threads=2, ahead=5)
+    assert [next(results) for _ in range(3)] == [2, 3, 6]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_iterator_is_advanced_in_advance_until_it_ends_fails_or_is_closed() -> None:
+    taken: list[int] = []
+
+    def numbers(stop: int) -> Iterator[int]:
+        for number in range(stop):
+            taken.append(number)
+            yield number
+        if stop == 3:
+            raise ValueError("the end")
+
+    assert list(prefetch_iterator(numbers(5), ahead=2)) == [0, 1, 2, 3, 4]
+    results = prefetch_iterator(numbers(3), ahead=9)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="the end"):
+        next(results)
+    taken.clear()
+    source = numbers(100)
+    results = prefetch_iterator(source, ahead=4)
+    assert next(results) == 0
+    results.close()
+    assert len(taken) <= 5
+    assert next(source) == len(taken) - 1, "no thread advances it any more"

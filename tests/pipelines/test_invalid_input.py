@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from regard import Translator
+from regard.console import LineProgress
 from regard.errors import UserError
-from regard.runtime import LineProgress
 from tests.conftest import Command
 
 LONE_SURROGATE = "caf\udce9"  # how Python represents an argument that is not valid UTF-8

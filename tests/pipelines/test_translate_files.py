@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from regard import Constraints, SearchSettings, Translator, UserError
+from regard.console import Interrupted, Interruptions
 from regard.pipelines import translate_files as files
 from regard.pipelines import translator
 from regard.pipelines.hypothesis import Hypothesis
@@ -25,7 +26,6 @@ from regard.pipelines.translate_files import (
     read_texts,
     translate_lines,
 )
-from regard.runtime import Interrupted, Interruptions
 from tests.conftest import Command
 from tests.forks import Forked
 

@@ -15,11 +15,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from regard import SearchSettings, Translator, UserError
+from regard.console import LineProgress
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.readers import Pair, read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
 from regard.pipelines import translate_files as files
-from regard.runtime import LineProgress
 from regard.training import distillation
 from regard.training.distillation import Corpus, Distillation, distill
 from tests.conftest import SMALL, Command, settings_of

@@ -25,9 +25,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from typer.main import get_command
 
 from regard.cli import app
+from regard.console import Interrupted
 from regard.errors import UserError
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.runtime import Interrupted
 from regard.training import cuda_graph
 from regard.training.distributed import (
     AgreedError,

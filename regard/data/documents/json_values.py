@@ -9,8 +9,8 @@ from regard.data.documents.document import Segment, TextFile, Write
 from regard.data.documents.inline_tags import parse_tags
 from regard.data.documents.marked_text import MarkedText
 from regard.data.documents.placeholders import MESSAGE, find_placeholders, has_words
-from regard.errors import UserError
-from regard.runtime import one_line, parse_json
+from regard.errors import UserError, one_line
+from regard.files import parse_json
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
 IDENTIFIER = re.compile(r"(?=\S*[\d_./\\#@:=&?^$|])[!-;=-~]+|[a-z]+(?:[A-Z][a-z0-9]*)+|[a-z]+(?:-\w+)+")

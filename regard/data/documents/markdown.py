@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regard.data.documents.characters import Characters
 from regard.data.documents.document import Segment, TextFile, Write
 from regard.data.documents.marked_text import Code, MarkedText, MarkedTextBuilder, Part
-from regard.errors import UserError
-from regard.runtime import import_optional
+from regard.errors import UserError, import_optional
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -12,7 +12,7 @@ from typing import IO, cast
 
 from regard.data.images.sources import Listing, Location, RawSource, TempStorage, natural_sort_key, split_of_file
 from regard.errors import UserError
-from regard.runtime import check_regular
+from regard.files import check_regular
 
 UNSIGNED_BYTE = 8
 """Type code of idx files with one byte per number."""

@@ -22,7 +22,7 @@ from regard.data.images.sources import ImageSource, Listing, find_shards, natura
 from regard.data.images.tables import read_csv, read_parquet
 from regard.data.images.tar import TAR_SUFFIXES, read_tars
 from regard.errors import UserError
-from regard.runtime import report_unreadable
+from regard.files import report_unreadable
 
 Indices = npt.NDArray[np.int64]
 Split = Literal["train", "valid", "test"]

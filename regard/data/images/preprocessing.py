@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.config import Settings, SideLength
 from regard.errors import ErrorKind, UserError
-from regard.runtime import check_regular, open_regular, supported_image_formats
+from regard.files import check_regular, open_regular, supported_image_formats
 
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
@@ -71,7 +71,7 @@ class ImageSizeError(ImageError):
 
 @contextmanager
 def report_unreadable_image(path: Path) -> Iterator[None]:
-    """Convert the errors of `regard.runtime` into ImageErrors."""
+    """Convert the errors of `regard.files` into ImageErrors."""
     try:
         yield
     except UserError as error:

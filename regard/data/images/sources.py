@@ -26,7 +26,7 @@ from regard.data.images.preprocessing import (
     is_grey,
     report_unreadable_image,
 )
-from regard.runtime import read_bytes
+from regard.files import read_bytes
 
 _SPLIT_NAMES = {
     "train": ("train", "training"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.images.sources import FileSource, Listing, PackedImages, PackedSource, parse_split, split_of_file
-from regard.errors import UserError, prefix_errors
-from regard.runtime import check_regular, import_optional, one_line, open_regular, parse_json, read_raw_lines
+from regard.errors import UserError, import_optional, one_line, prefix_errors
+from regard.files import check_regular, open_regular, parse_json, read_raw_lines
 
 _IMAGE_COLUMN_LIST = "image img path file filename file_name filepath image_path bytes jpg png"
 IMAGE_COLUMNS = tuple(_IMAGE_COLUMN_LIST.split())

@@ -18,7 +18,7 @@ from regard.data.images.folders import FileTree, is_hidden, label_by_folder
 from regard.data.images.preprocessing import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
 from regard.data.images.sources import Listing, Location, PackedSource, TempStorage, split_of_file
 from regard.errors import UserError
-from regard.runtime import open_regular, parse_json
+from regard.files import open_regular, parse_json
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 LABEL_KEYS = ("label", "cls", "class", "class_name", "target")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from regard.errors import UserError, prefix_errors
-from regard.runtime import check_regular, import_optional
+from regard.errors import UserError, import_optional, prefix_errors
+from regard.files import check_regular
 
 
 @contextmanager

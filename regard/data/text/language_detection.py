@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from regard.data.text.languages import match_language
-from regard.runtime import import_optional
+from regard.errors import import_optional
 
 
 @cache

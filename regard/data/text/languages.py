@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from regard.runtime import import_optional
+from regard.errors import import_optional
 
 # fmt: off
 LANGUAGE_NAMES = {

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard.data.text.compression import open_decompressed, report_damaged
 from regard.data.text.languages import find_language
-from regard.errors import UserError, prefix_errors
-from regard.runtime import check_regular, import_optional, one_line, parse_json, read_raw_lines, report_unreadable
+from regard.errors import UserError, import_optional, one_line, prefix_errors
+from regard.files import check_regular, parse_json, read_raw_lines, report_unreadable
 
 COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl", ".parquet", ".tmx", ".xlf", ".xliff")

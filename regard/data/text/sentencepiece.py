@@ -11,8 +11,8 @@ import tokenizers
 
 from regard.data.text.subwords import SPACE_MARK
 from regard.data.text.tokenizer import LANGUAGE_TOKEN, Tokenizer, check_surrogates
-from regard.errors import UserError
-from regard.runtime import import_optional, one_line, parse_json
+from regard.errors import UserError, import_optional, one_line
+from regard.files import parse_json
 
 SpecialTokens = Mapping[str, str]
 """Names of the tokens for padding ("pad"), start of the decoder ("bos"), END ("eos") and unknown tokens ("unk")."""

@@ -21,8 +21,8 @@ from tokenizers import Regex, models, normalizers
 
 from regard.data.text.languages import script_conversion, script_converter
 from regard.data.text.subwords import SPACE_MARK, WORD_PATTERNS, learn_subwords, split_words
-from regard.errors import UserError
-from regard.runtime import one_line, read_text
+from regard.errors import UserError, one_line
+from regard.files import read_text
 
 BATCH = 16_384
 """Number of texts encoded at once; the results of the library need much more memory than their ids."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import tokenizers
 
 from regard.data.text.tokenizer import check_subword_prefix
-from regard.errors import UserError
-from regard.runtime import one_line, read_text
+from regard.errors import UserError, one_line
+from regard.files import read_text
 
 
 class WordPieceTokenizer:

@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_rejected_with_its_name(tmp_path: Path) ->
 
 
 def test_a_line_beyond_the_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runtime.MAX_LINE_BYTES", 5)
+    monkeypatch.setattr("regard.files.MAX_LINE_BYTES", 5)
     path = write(tmp_path / "a.txt", "four\nfive!\n")
     assert f"{path}, line 2" in error_of(read_lines(path))
 

@@ -16,7 +16,7 @@ from regard.data.images.image_sets import ImageSet, open_images, open_splits
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.errors import UserError
-from regard.runtime import read_json
+from regard.files import read_json
 from regard.training.prepared_data import (
     FINGERPRINTS,
     Fingerprints,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.data.batching import EpochOrder, plan_packed, plan_padded
+from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch_iterator
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import read_lines
@@ -31,7 +31,6 @@ from regard.pipelines.confidence import FILE as CONFIDENCE
 from regard.pipelines.confidence import Calibration
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
-from regard.runtime import prefetch_iterator
 from regard.training.memory import build_model, describe_size
 from regard.training.objectives.registry import Objective
 from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings
