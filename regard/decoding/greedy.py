@@ -76,6 +76,7 @@ def _search_one(
     limit = int(constraints.max_lengths[0])
     tokens: list[int] = []
     token_log_probs: list[float] = []
+    log_prob_sum = 0.0  # added as in a batch; from Python 3.12, `sum` rounds differently
     last = torch.full((1,), stepper.bos, device=stepper.device)
     for step in range(limit):
         log_probs = stepper.step(last, state)
@@ -87,9 +88,10 @@ def _search_one(
             raise_if_nan(found=True)
         tokens.append(token)
         token_log_probs.append(log_prob)
+        log_prob_sum += log_prob
         if token == stepper.eos:
             break
-    score = sum(token_log_probs) / settings.length_normaliser(float(len(tokens)))
+    score = log_prob_sum / settings.length_normaliser(float(len(tokens)))
     return TokenHypothesis(tokens[:-1], score, token_log_probs)
 
 
