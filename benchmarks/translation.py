@@ -6,19 +6,21 @@
 
 A table is a file configurations/TABLE.yaml: data sets in the folder DATA, and configurations as changes to a recipe.
 Runs are processes side by side, in the given order, seed by seed. Each of them writes OUT/NAME-seedN.json when it is
-finished: the validation BLEU with every exponent of the length penalty, and with --test BLEU and chrF on the test data
-with the best one. Runs that are not finished within the limit are reported. The same command continues.
+finished: the BLEU on the validation data, and with --test BLEU and chrF on the test data, with beam 5 and the default
+length penalty. Runs that are not finished within the limit are reported. The same command continues; it skips the runs
+that have a result.
 
-A configuration with teachers is a student: the teachers of both directions are trained first and translate the training
-data, each its own language, and the students are trained on the original and all synthetic pairs.
+A configuration with teachers is a student: its teachers are trained first and translate texts of their languages, alone
+or as an ensemble, and the student is trained on the original and all synthetic pairs.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -39,20 +41,21 @@ from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 
 FOLDER = Path(__file__).parent / "configurations"
-ALPHAS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
-"""Exponents of the length penalty that validation chooses from; a higher one prefers longer translations."""
+BEAM = 5
 EVERY = "every"
+TRAIN = "train"
+"""The text of the training data; the other texts are those of `Table.monolingual`."""
 
 
 class Teachers(Settings):
-    """Models of both directions that translate the texts."""
+    """Models of a configuration that translate texts, each of its own language."""
 
     name: str
     seeds: tuple[int, ...]
-    texts: tuple[str, ...] = ("train",)
+    directions: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    ensemble: bool = Field(False, description="the models of a direction translate together")
+    texts: tuple[str, ...] = (TRAIN,)
     beam: int = 5
-    weights: dict[str, float] = Field({})
-    init: bool = Field(False, description="start each student from the forward teacher of its seed")
 
 
 class Configuration(Settings):
@@ -61,7 +64,9 @@ class Configuration(Settings):
     set: tuple[str, ...] = ()
     first: tuple[str, ...] | None = None
     then: tuple[str, ...] = ()
-    teachers: Teachers | None = None
+    teachers: tuple[Teachers, ...] = ()
+    weights: dict[str, float] = Field({}, description="of the corpora: original, or the name of a text")
+    init: str | None = Field(None, description="start from the model of this configuration with the same seed")
     sets: tuple[str, ...] | None = Field(None, description="data sets to train and test on; all by default")
 
 
@@ -117,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--test", action="store_true", help="score the test data too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--backward", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--teach", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--translate", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     table = Table.load(arguments.table, arguments.reverse)
     if arguments.names == [EVERY]:
@@ -130,88 +135,128 @@ def main(words: Sequence[str] | None = None) -> None:
     if not arguments.child:
         jobs = plan(table, arguments)
         sys.exit(run_jobs(jobs, arguments.out, arguments.jobs, arguments.limit, arguments.mps))
-    (name,), (seed,) = arguments.names, arguments.seed
-    (train_backward_teacher if arguments.backward else run_configuration)(table, arguments, name, seed)
+    (name,) = arguments.names
+    if arguments.translate:
+        translate_text(
+            table, arguments, Teaching(name, tuple(arguments.seed), arguments.backward, *arguments.translate)
+        )
+    else:
+        train_configuration(table, arguments, Run(name, arguments.seed[0], arguments.backward))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The training of a configuration; `backward` in the opposite direction, as a teacher."""
+
+    name: str
+    seed: int
+    backward: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}{'-backward' * self.backward}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A text that the models of a configuration translate, as an ensemble if there are several."""
+
+    name: str
+    seeds: tuple[int, ...]
+    backward: bool
+    text: str
+    beam: str
+
+    @property
+    def runs(self) -> list[Run]:
+        return [Run(self.name, seed, self.backward) for seed in self.seeds]
+
+    def __str__(self) -> str:
+        models = "-ensemble" if len(self.seeds) > 1 else f"-seed{self.seeds[0]}"
+        return f"{self.name}{'-backward' * self.backward}{models}-{self.text}-beam{self.beam}"
+
+
+def list_teaching(table: Table, name: str) -> list[Teaching]:
+    """Return the texts that the teachers of a configuration translate."""
+    return [
+        Teaching(teachers.name, seeds, direction == "backward", text, str(teachers.beam))
+        for teachers in table.configurations[name].teachers
+        for seeds in ([teachers.seeds] if teachers.ensemble else [(seed,) for seed in teachers.seeds])
+        for direction in teachers.directions
+        for text in teachers.texts
+    ]
 
 
 def plan(table: Table, arguments: argparse.Namespace) -> list[Job]:
-    """Return the jobs of all configurations and seeds: teachers, runs without teachers, and students."""
+    """Return the jobs of all configurations and seeds, without those that are finished; teachers before students."""
     shared = [word for change in arguments.changes for word in ("--set", change)]
     shared += ["--test"] * arguments.test + ["--reverse"] * arguments.reverse
-    runs = [(name, seed) for seed in arguments.seed for name in arguments.names]
-    taught: dict[tuple[str, int, bool], list[str]] = {}  # the beam and the texts that each teacher translates
-    for name in arguments.names:
-        teachers = table.configurations[name].teachers
-        for teacher in list_teachers(table, name):
-            beam, *texts = taught.get(teacher, ["1"])
-            assert teachers is not None
-            texts += [text for text in teachers.texts if text not in texts]
-            taught[teacher] = [str(max(int(beam), teachers.beam)), *texts]
+    jobs: dict[str, Job] = {}
 
-    def job(name: str, seed: int, backward: bool = False) -> Job:
-        words = [__file__, arguments.table, arguments.data, arguments.out, name, "--seed", seed, "--child", *shared]
-        words += ["--backward"] * backward
-        words += ["--teach", *taught[name, seed, backward]] if (name, seed, backward) in taught else []
-        after = () if backward else tuple(run_name(*teacher) for teacher in list_teachers(table, name))
-        return Job(run_name(name, seed, backward), tuple(map(str, words)), after)
+    def add(item: Run | Teaching) -> str:
+        """Add a job and those that it waits for; return its name."""
+        key = str(item)
+        if key in jobs:
+            return key
+        if isinstance(item, Teaching):
+            before, seeds, result = item.runs, item.seeds, f"{key}.tsv"
+            own = ["--translate", item.text, item.beam]
+        else:
+            configuration = table.configurations[item.name]
+            before = [] if item.backward else list_teaching(table, item.name)
+            before += [Run(configuration.init, item.seed)] if configuration.init else []
+            seeds, own, result = (item.seed,), [], f"{key}.json"
+        after = tuple(add(each) for each in before)
+        words = [__file__, arguments.table, arguments.data, arguments.out, item.name, "--seed", *seeds, "--child"]
+        words += [*own, *["--backward"] * item.backward, *shared]
+        if not (arguments.out / result).exists():
+            jobs[key] = Job(key, tuple(map(str, words)), tuple(name for name in after if name in jobs))
+        return key
 
-    plain = [run for run in runs if not table.configurations[run[0]].teachers and (*run, False) not in taught]
-    students = [job(*run) for run in runs if table.configurations[run[0]].teachers]
-    return [*(job(*teacher) for teacher in taught), *(job(*run) for run in plain), *students]
-
-
-def list_teachers(table: Table, name: str) -> list[tuple[str, int, bool]]:
-    """Return the configuration, the seed and the direction of each teacher of a configuration."""
-    teachers = table.configurations[name].teachers
-    if teachers is None:
-        return []
-    return [(teachers.name, seed, backward) for seed in teachers.seeds for backward in (False, True)]
+    runs = [Run(name, seed) for seed in arguments.seed for name in arguments.names]
+    for run in sorted(runs, key=lambda run: bool(list_teaching(table, run.name))):
+        add(run)
+    return list(jobs.values())
 
 
-def run_name(name: str, seed: int, backward: bool = False) -> str:
-    return f"{name}{'-backward' * backward}-seed{seed}"
+# One job
 
 
-# One run
-
-
-def run_configuration(table: Table, arguments: argparse.Namespace, name: str, seed: int) -> None:
-    """Train one configuration with one seed, choose the length penalty on the validation data, and write the result."""
-    configuration, data = table.configurations[name], arguments.data
-    out = arguments.out / run_name(name, seed)
+def train_configuration(table: Table, arguments: argparse.Namespace, run: Run) -> None:
+    """Train one configuration with one seed, score it, and write the result."""
+    configuration, data, out = table.configurations[run.name], arguments.data, arguments.out / str(run)
+    if run.backward:
+        table = table.changed(languages=table.languages[::-1])
     changes = [*table.all, *configuration.set]
-    corpora = list_corpora(table, arguments.out, name, data)
+    corpora = list_corpora(table, arguments.out, run, data)
     if configuration.first is not None:
-        train(table, data, name, out / "first", seed, [*changes, *configuration.first, *arguments.changes], corpora)
+        first = [*changes, *configuration.first, *arguments.changes]
+        train(table, data, run, out / "first", first, corpora)
         changes += [f"init.from={out / 'first'}", *configuration.then]
-    if configuration.teachers is not None and configuration.teachers.init:
-        changes += [f"init.from={arguments.out / run_name(configuration.teachers.name, seed) / 'run'}"]
-    outcome = train(table, data, name, out / "run", seed, [*changes, *arguments.changes], corpora)
+    if configuration.init is not None:
+        changes += [f"init.from={arguments.out / str(Run(configuration.init, run.seed)) / 'run'}"]
+    outcome = train(table, data, run, out / "run", [*changes, *arguments.changes], corpora)
     device = choose_device("auto")
     translator = Translator.load(out / "run" / "best", device=device)
-    scored = {each: score(table, translator, data, each, arguments.test, out) for each in table.sets_of(name)}
+    sets = table.sets_of(run.name)
+    scored = {each: score(table, translator, data, each, arguments.test and not run.backward, out) for each in sets}
     result = {
-        "what": f"{table.title}, {' to '.join(table.languages)}, {name}, beam 5, length penalty chosen on valid",
+        "what": f"{table.title}, {' to '.join(table.languages)}, {run.name}, beam {BEAM}, default length penalty",
         "configuration": configuration.model_dump(mode="json", exclude_unset=True)
         | {"all": table.all, "further": arguments.changes},
         **(next(iter(scored.values())) if len(table.sets) == 1 else {"sets": scored}),
-        **describe(outcome, seed, device),
+        **describe(outcome, run.seed, device),
     }
-    save_result(result, arguments.out / f"{run_name(name, seed)}.json")
-    teach(table, translator, arguments, out, backward=False)
+    save_result(result, arguments.out / f"{run}.json")
 
 
 def score(table: Table, translator: Translator, data: Path, name: str, test: bool, out: Path) -> dict[str, Any]:
-    """Return the BLEU on a validation set for every length penalty, and the test scores with the best one."""
+    """Return the BLEU on a validation set, and the test scores."""
     tokenize = table.tokenize or tokenisation_for(table.languages[1])
-    valid = table.pairs(data, name, 1)
-    scores = {alpha: translate(translator, valid, alpha, tokenize)[1] for alpha in ALPHAS}
-    alpha = max(scores, key=lambda each: scores[each].value)
-    result = {"val": {str(each): round(found.value, 3) for each, found in scores.items()}, "alpha": alpha}
+    result: dict[str, Any] = {"val": round(translate(translator, table.pairs(data, name, 1), tokenize)[1].value, 3)}
     if not test:
         return result
     pairs = table.pairs(data, name, 2)
-    translations, found = translate(translator, pairs, alpha, tokenize)
+    translations, found = translate(translator, pairs, tokenize)
     (out / f"{name}.{table.languages[1]}").write_text("".join(f"{line}\n" for line in translations), "utf-8")
     return result | {
         "score": found.as_dict(),
@@ -219,27 +264,18 @@ def score(table: Table, translator: Translator, data: Path, name: str, test: boo
     }
 
 
-def train_backward_teacher(table: Table, arguments: argparse.Namespace, name: str, seed: int) -> None:
-    """Train one configuration in the opposite direction, and translate the texts for its students."""
-    backward = table.changed(languages=table.languages[::-1])
-    out = arguments.out / run_name(name, seed, True)
-    changes = [*table.all, *table.configurations[name].set, *arguments.changes]
-    corpora = list_corpora(backward, arguments.out, name, arguments.data)
-    train(backward, arguments.data, name, out / "run", seed, changes, corpora)
-    teach(table, Translator.load(out / "run" / "best", device=choose_device("auto")), arguments, out, backward=True)
-
-
-def teach(table: Table, translator: Translator, arguments: argparse.Namespace, out: Path, backward: bool) -> None:
-    """Write the translations of the chosen texts with the chosen beam as OUT/TEXT.tsv."""
-    beam, *texts = arguments.teach or ("1",)
-    for text in texts:
-        files = list_texts(table, arguments.data, text, backward)
-        lines = chain.from_iterable(map(read_lines, files))
-        corpus = Corpus(lambda lines=lines: (Pair(line, "") for line in lines), has_references=False)
-        path, settings = out / f"{text}.tsv", Distillation(search=SearchSettings(beam=int(beam)))
-        with path.open("w", encoding="utf-8") as file:
-            write = lambda pairs, file=file, path=path: file.writelines(format_pairs([path], pairs))  # noqa: E731
-            distill(translator, corpus, settings, write)
+def translate_text(table: Table, arguments: argparse.Namespace, teaching: Teaching) -> None:
+    """Write the translations of a text as OUT/NAME.tsv, with the translated language first."""
+    folders = [arguments.out / str(run) / "run" / "best" for run in teaching.runs]
+    translator = Translator.load(*folders, device=choose_device("auto"))
+    lines = chain.from_iterable(map(read_lines, list_texts(table, arguments.data, teaching.text, teaching.backward)))
+    corpus = Corpus(lambda: (Pair(line, "") for line in lines), has_references=False)
+    path = arguments.out / f"{teaching}.tsv"
+    unfinished = path.with_name(f"{path.name}.part")
+    with unfinished.open("w", encoding="utf-8") as file:
+        settings = Distillation(search=SearchSettings(beam=int(teaching.beam)))
+        distill(translator, corpus, settings, lambda pairs: file.writelines(format_pairs([path], pairs)))
+    unfinished.replace(path)
 
 
 def list_texts(table: Table, data: Path, text: str, backward: bool) -> Iterator[Path]:
@@ -250,47 +286,43 @@ def list_texts(table: Table, data: Path, text: str, backward: bool) -> Iterator[
         yield from (table.files(data, name, 0)[backward] for name in table.sets)
 
 
-def list_corpora(table: Table, out: Path, name: str, data: Path) -> list[dict[str, Any]]:
-    """Return the training corpora of a configuration: the original pairs and those of its teachers."""
-    teachers = table.configurations[name].teachers
-    weights = {} if teachers is None else teachers.weights
+def list_corpora(table: Table, out: Path, run: Run, data: Path) -> list[dict[str, Any]]:
+    """Return the training corpora of a run: the original pairs and those of its teachers."""
+    weights = table.configurations[run.name].weights
     corpora: list[dict[str, Any]] = []
-    for each in table.sets_of(name):
+    for each in table.sets_of(run.name):
         source, target = table.files(data, each, 0)
         corpora.append({"source": str(source), "target": str(target), "weight": weights.get("original", 1)})
-    for teacher in list_teachers(table, name):
-        for text in teachers.texts if teachers else ():
-            path, columns = out / run_name(*teacher) / f"{text}.tsv", [1, 0] if teacher[2] else [0, 1]
-            corpora.append({"source": str(path), "columns": columns, "weight": weights.get(text, 1)})
+    for teaching in () if run.backward else list_teaching(table, run.name):
+        path, columns = out / f"{teaching}.tsv", [1, 0] if teaching.backward else [0, 1]
+        corpora.append({"source": str(path), "columns": columns, "weight": weights.get(teaching.text, 1)})
     return corpora
 
 
 def train(
     table: Table,
     data: Path,
-    name: str,
+    run: Run,
     out: Path,
-    seed: int,
     changes: Sequence[str],
     corpora: Sequence[dict[str, Any]],
 ) -> RunResult:
     """Train the recipe with some changes, and validate on the validation data of all sets of the configuration."""
-    valid = [pair for each in table.sets_of(name) for pair in table.pairs(data, each, 1)]
+    valid = [pair for each in table.sets_of(run.name) for pair in table.pairs(data, each, 1)]
     overrides: dict[str, Any] = {"data.source": None, "data.target": None, "data.corpora": list(corpora)}
     for side, language in enumerate(table.languages):
         path = out.with_name(f"{out.name}-valid.{language}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{pair[side]}\n" for pair in valid), "utf-8")
         overrides[("data.valid_source", "data.valid_target")[side]] = str(path)
-    overrides |= {"data.languages": list(table.languages), "training.seed": seed}
+    overrides |= {"data.languages": list(table.languages), "training.seed": run.seed}
     overrides |= {"training.valid_sentences": len(valid)}
     return run_recipe(load_recipe(Path(table.recipe), changes, overrides), out)
 
 
-def translate(translator: Translator, pairs: Sequence[Pair], alpha: float, tokenize: str) -> tuple[list[str], Score]:
-    """Translate the sources with beam 5; return the translations and their BLEU."""
-    settings = SearchSettings(beam=5, alpha=alpha)
-    found = translator.hypotheses([pair.source for pair in pairs], settings, split=False)
+def translate(translator: Translator, pairs: Sequence[Pair], tokenize: str) -> tuple[list[str], Score]:
+    """Translate the sources; return the translations and their BLEU."""
+    found = translator.hypotheses([pair.source for pair in pairs], SearchSettings(beam=BEAM), split=False)
     translations = [hypotheses[0].text.replace("\n", " ") for hypotheses in found]
     return translations, bleu(translations, [pair.target for pair in pairs], tokenize)
 

@@ -21,8 +21,8 @@ def group_by_configuration(found: dict[str, Result]) -> dict[str, list[Result]]:
 
 
 def validation_bleu(runs: list[Result]) -> float:
-    """The mean over seeds of the BLEU on the validation data, with the chosen length penalty."""
-    return statistics.mean(max(run["val"].values()) for run in runs)
+    """The mean over seeds of the BLEU on the validation data."""
+    return statistics.mean(run["val"] for run in runs)
 
 
 def best_configuration(found: dict[str, Result], seeds: int = 3) -> list[Result]:
@@ -40,7 +40,7 @@ def write_configurations(name: str, title: str, found: dict[str, Result]) -> str
     command = f"python benchmarks/translation.py {name} DATA OUT CONFIGURATION --seed 1 2 3 --test"
     notes = sorted({run["note"] for run in found.values() if "note" in run})
     return paragraphs(
-        f"{title}, beam 5, length penalty chosen on the validation data:",
+        f"{title}, beam 5, default length penalty:",
         table(HEADS, [_row(*group) for group in groups.items()]),
         f"Recipe `multi30k-en-de` with {shared} and the changes of the row.{signature} "
         f"{cite(first, with_command=False)}; `{command}`. {' '.join(notes)}".rstrip(),
@@ -67,8 +67,12 @@ def _describe(configuration: Result) -> str:
     for phase in ("first", "then"):
         if phase in configuration:
             parts.append(f"{phase} " + " ".join(f"`{change}`" for change in configuration[phase]))
-    if "teachers" in configuration:
-        teachers = configuration["teachers"]
-        models = f"{len(teachers['seeds'])} models `{teachers['name']}` of each direction"
-        parts.append(f"with translations of {' and '.join(teachers['texts'])} by {models}")
+    for teachers in configuration.get("teachers", ()):
+        models = f"{len(teachers['seeds'])} models `{teachers['name']}`" + " as an ensemble" * bool(
+            teachers.get("ensemble")
+        )
+        directions = " and ".join(teachers.get("directions", ("forward", "backward")))
+        parts.append(f"{' and '.join(teachers.get('texts', ('train',)))} translated {directions} by {models}")
+    if "init" in configuration:
+        parts.append(f"from `{configuration['init']}`")
     return "; ".join(part for part in parts if part)
