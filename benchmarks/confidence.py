@@ -34,7 +34,7 @@ from regard.evaluation.calibration import (
     reliability,
 )
 from regard.pipelines.confidence import Calibration, CopiedWords
-from regard.pipelines.flags import FLAGS, LANGUAGE, NAME, NUMBER, REPETITION, TRUNCATION, find_flags
+from regard.pipelines.quality_flags import FLAGS, LANGUAGE, NAME, NUMBER, REPETITION, TRUNCATION, find_flags
 from regard.pipelines.translator import Translator
 
 THRESHOLDS = (0.2, 0.4, 0.6)

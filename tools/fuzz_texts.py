@@ -16,8 +16,8 @@ from regard.data.text.glossary import Glossary, read_texts_with_glossaries
 from regard.data.text.readers import find_shards, read_parallel
 from regard.files import read_bytes
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.memory import MemoryFile, TranslationMemory
 from regard.pipelines.translate_document import Journal, translate_document
+from regard.pipelines.translation_memory import MemoryFile, TranslationMemory
 from tests.data.documents.office import OFFICE_FILES, members
 
 SAMPLES = Path(__file__).parents[1] / "tests" / "data" / "documents" / "files"

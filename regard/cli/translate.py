@@ -195,7 +195,7 @@ class ModelOptions:
 
             translator.resolve_settings(settings, request_with_terms())
         if self.memory is not None:
-            from regard.pipelines.memory import TranslationMemory
+            from regard.pipelines.translation_memory import TranslationMemory
 
             threshold = 0.75 if self.memory_threshold is None else self.memory_threshold
             translator.memory = TranslationMemory.read(self.memory, translator.languages, threshold)
@@ -243,7 +243,7 @@ def _translate_lines(
     translator = model.load(settings)
     new_memory = None
     if files.output_memory is not None:
-        from regard.pipelines.memory import MemoryFile
+        from regard.pipelines.translation_memory import MemoryFile
 
         new_memory = MemoryFile(files.output_memory, translator.languages)
     lines = warn_of_other_language(lines, translator.languages[0], "line")

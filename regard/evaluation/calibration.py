@@ -25,8 +25,8 @@ from regard.pipelines.confidence import (
     sentence_features,
     token_features,
 )
-from regard.pipelines.flags import learn_copied_words
 from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.quality_flags import learn_copied_words
 from regard.pipelines.translator import Translator
 
 Bools = npt.NDArray[np.bool_]

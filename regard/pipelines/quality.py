@@ -8,8 +8,8 @@ from pathlib import Path
 from regard.data.text.source_language import SourceLanguageCheck
 from regard.errors import UserError
 from regard.pipelines.confidence import FILE, Calibration
-from regard.pipelines.flags import LANGUAGE, find_flags
 from regard.pipelines.hypothesis import Hypothesis
+from regard.pipelines.quality_flags import LANGUAGE, find_flags
 
 CACHED = 4096
 """Number of sentences whose language is remembered, as hypotheses of one n-best list have the same source."""

@@ -38,8 +38,8 @@ from regard.pipelines.sentence_translator import (
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
-    from regard.pipelines.memory import TranslationMemory
     from regard.pipelines.quality import QualityEstimator
+    from regard.pipelines.translation_memory import TranslationMemory
 
 WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
@@ -78,7 +78,7 @@ class Translator(SentenceTranslator):
     `split=False` is given. `score` and `embed` do not split.
 
     Attributes:
-        memory: A `regard.pipelines.memory.TranslationMemory` whose translations are taken over, or None.
+        memory: A `regard.pipelines.translation_memory.TranslationMemory` whose translations are taken over, or None.
 
     Args:
         model: The model.

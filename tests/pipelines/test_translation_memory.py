@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.text.interchange import read_interchange
 from regard.errors import UserError
-from regard.pipelines.memory import TranslationMemory
+from regard.pipelines.translation_memory import TranslationMemory
 from tests.conftest import Command
 
 MEMORY = """<tmx version="1.4"><header srclang="en"/><body>

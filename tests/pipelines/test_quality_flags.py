@@ -3,8 +3,8 @@
 import pytest
 
 from regard.pipelines.confidence import CopiedWords
-from regard.pipelines.flags import find_flags, find_repetition, learn_copied_words, name_candidates
 from regard.pipelines.numbers import missing_numbers
+from regard.pipelines.quality_flags import find_flags, find_repetition, learn_copied_words, name_candidates
 
 
 @pytest.mark.parametrize(
