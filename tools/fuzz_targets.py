@@ -38,7 +38,7 @@ from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics
 from regard.evaluation.report import read_reports, save_report
-from regard.evaluation.system import SystemOutput, evaluate
+from regard.evaluation.translation import SystemOutput, evaluate
 from regard.interop.ctranslate2 import save_ctranslate2, to_ctranslate2
 from regard.interop.huggingface_bert import _NAMES as BERT_NAMES
 from regard.interop.huggingface_marian import describe_marian, to_marian

@@ -42,7 +42,7 @@ def distill(
     device: options.Device = "auto",
 ) -> None:
     """Translate a corpus with a trained model or an ensemble: training data for a student, or back-translation."""
-    from regard.evaluation.system import fingerprint_model
+    from regard.evaluation.translation import fingerprint_model
     from regard.models.folder import find_model_folder
     from regard.pipelines.translate_files import AlignedRecordFiles
     from regard.pipelines.translator import Translator

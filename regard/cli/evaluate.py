@@ -27,7 +27,7 @@ from regard.files import replace_text_file
 
 if TYPE_CHECKING:
     from regard.decoding.config import DecodingSettings
-    from regard.evaluation.system import System
+    from regard.evaluation.translation import System
 
 
 @add_search_options(*SAMPLING_OPTIONS)
@@ -70,8 +70,8 @@ def evaluate(
     from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
     from regard.evaluation.metrics import Metrics
     from regard.evaluation.report import read_reports
-    from regard.evaluation.system import System, SystemOutput, tokenisation_warning
-    from regard.evaluation.system import evaluate as evaluate_translations
+    from regard.evaluation.translation import System, SystemOutput, tokenisation_warning
+    from regard.evaluation.translation import evaluate as evaluate_translations
 
     settings = [search.settings(run)]
     if out is not None:

@@ -9,7 +9,7 @@ from sacrebleu.significance import PairedTest
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Report, format_setting
-from regard.evaluation.system import SystemOutput
+from regard.evaluation.translation import SystemOutput
 
 RESAMPLES = 1000
 

@@ -19,7 +19,7 @@ from regard.decoding.config import SearchSettings
 from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
 from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match
 from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report
-from regard.evaluation.system import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
+from regard.evaluation.translation import System, SystemOutput, evaluate, fingerprint_model, tokenisation_warning
 
 Command = Callable[..., Any]
 
