@@ -60,7 +60,7 @@ from regard.training.checkpoint import load_checkpoint, load_checkpoints, save_c
 from regard.training.plot import draw, read_log
 from regard.training.prepared_data import read_fingerprints, write_fingerprints
 from regard.training.recipe import builtin_recipes
-from regard.training.resume import load_initial_weights, rewind, save_initial_weights
+from regard.training.run_folder import load_initial_weights, rewind, save_initial_weights
 from regard.training.tasks.registry import load_recipe
 from tools import fuzz_texts
 

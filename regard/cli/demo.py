@@ -112,7 +112,7 @@ def run_vision_demo(out: Path, overrides: Sequence[str]) -> None:
 @contextmanager
 def rendered_shapes(images: Path, out: Path) -> Iterator[None]:
     """Render the images unless they exist; remove them again if the run in `out` is rejected before it starts."""
-    from regard.training.resume import is_run
+    from regard.training.run_folder import is_run
 
     missing = [folder for folder in (images, *images.parents) if not folder.exists()]
     if images in missing:

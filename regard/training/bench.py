@@ -23,7 +23,7 @@ from regard.training.objectives.registry import Objective
 from regard.training.objectives.teacher_forcing import cross_entropy
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import DATA, RECIPE, is_run
+from regard.training.run_folder import DATA, RECIPE, is_run
 from regard.training.step_timing import StepTiming, time_steps
 from regard.training.task import LossSum, Step, Task
 from regard.training.tasks.classification.batches import ImageBatch

@@ -29,7 +29,7 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translate_files import translate_items
 from regard.pipelines.translator import WINDOW, Translator
 from regard.training.checkpoint import replace_text
-from regard.training.resume import show_value
+from regard.training.run_folder import show_value
 
 
 class Distillation(Settings):

@@ -21,7 +21,7 @@ from regard.training.metrics_log import CHECKPOINTS, require_tensorboard
 from regard.training.prepared_data import FINGERPRINTS
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import (
+from regard.training.run_folder import (
     DATA,
     RECIPE,
     check_settings,

@@ -23,8 +23,8 @@ from regard.training.distillation import Distillation, Provenance
 from regard.training.loop import StepResult, SummedLosses, TrainingLoop
 from regard.training.memory import build_model
 from regard.training.metrics_log import _as_markdown
-from regard.training.resume import _logged_step
 from regard.training.run import Run, _create_folder
+from regard.training.run_folder import _logged_step
 from regard.training.state import _load_weights
 from regard.training.step_timing import StepTiming, _StepClock
 from regard.training.tasks.classification.task import ClassificationTask

@@ -16,8 +16,8 @@ from regard.training.checkpoint import save_checkpoint
 from regard.training.loop import TrainingLoop
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.resume import check_settings, rewind
 from regard.training.run import default_threads, run_recipe
+from regard.training.run_folder import check_settings, rewind
 from regard.training.task import DivergedError, Validation
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation.task import TranslationTask
