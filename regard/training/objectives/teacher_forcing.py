@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.attention.multi_head import disable_qkv_hooks
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.ops.consistency import linear_consistency_loss
+from regard.ops.consistency_loss import linear_consistency_loss
 from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 from regard.registry import register
 from regard.training.objectives.guided_attention import GuidedAttention

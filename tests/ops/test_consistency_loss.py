@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.ops import cross_entropy as chunks
 from regard.ops import dispatch
-from regard.ops.consistency import consistency_, consistency_kernel_, linear_consistency_loss
+from regard.ops.consistency_loss import consistency_, consistency_kernel_, linear_consistency_loss
 from regard.ops.cross_entropy import IGNORE_INDEX, linear_cross_entropy
 
 needs_triton = pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")

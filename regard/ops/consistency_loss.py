@@ -142,7 +142,7 @@ def consistency_kernel_(
     logits: Tensor, labels: Tensor, divergence_weight: Tensor, share: float, smoothing: float, backward: bool = True
 ) -> Tensor:
     """Compute `consistency_` of contiguous logits, (2, N, V), with one Triton kernel; return its losses, (2, N)."""
-    from regard.ops.triton import consistency as kernels
+    from regard.ops.triton import consistency_loss as kernels
 
     assert logits.is_contiguous()
     _, N, V = logits.shape
