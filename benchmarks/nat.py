@@ -44,9 +44,9 @@ from regard.data.text.readers import read_lines, read_pairs
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.nat import NATGenerator
 from regard.devices import choose_device
-from regard.evaluation.bench.harness import Result, measure_speed, tabulate
-from regard.evaluation.bench.translation import TranslationSystem
 from regard.evaluation.metrics import bleu, exact_match
+from regard.evaluation.speed.harness import Result, measure_speed, tabulate
+from regard.evaluation.speed.translation import TranslationSystem
 from regard.models.folder import WEIGHTS, find_model_folder
 from regard.pipelines.translator import Translator
 
@@ -369,7 +369,7 @@ def save_results(
 
 def plot_all() -> None:
     """Draw all results of `timing`; a separate stage because matplotlib may be missing on the GPU machine."""
-    from regard.evaluation.bench.plot import save_quality_plot
+    from regard.evaluation.speed.plot import save_quality_plot
 
     for path in RESULTS.glob("nat-[cg]pu.json"):
         result = json.loads(path.read_text(encoding="utf-8"))

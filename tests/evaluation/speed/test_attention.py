@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.evaluation.bench import attention
-from regard.evaluation.bench.attention import (
+from regard.evaluation.speed import attention
+from regard.evaluation.speed.attention import (
     COMPARED,
     KINDS,
     AttentionFunction,

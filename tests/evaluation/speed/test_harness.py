@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from regard.errors import UserError
-from regard.evaluation.bench import harness
-from regard.evaluation.bench.harness import (
+from regard.evaluation.metrics import Score
+from regard.evaluation.speed import harness
+from regard.evaluation.speed.harness import (
     Result,
     SpeedReport,
     Timing,
@@ -24,14 +25,13 @@ from regard.evaluation.bench.harness import (
     summarise,
     tabulate,
 )
-from regard.evaluation.bench.plot import (
+from regard.evaluation.speed.plot import (
     COLOURS,
     MARKERS,
     check_plot_path,
     draw_quality_against_speed,
     save_quality_plot,
 )
-from regard.evaluation.metrics import Score
 
 ITEMS = ["a", "b", "c", "d", "e"]
 
