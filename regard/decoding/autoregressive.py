@@ -186,16 +186,16 @@ class AutoregressiveGenerator:
 class TransformerState:
     """The decoder state and, for the coverage penalty, the attention that each source token has received.
 
-    With `single`, which decodes a single hypothesis on a CPU, the decoder state is not used.
+    With `single_step`, which decodes a single hypothesis on a CPU, the decoder state is not used.
     """
 
     decoder: DecoderState
     attention: Tensor | None = None  # (rows, S)
-    single: SingleStep | None = None
+    single_step: SingleStep | None = None
 
     def select(self, rows: Tensor) -> "TransformerState":
-        if self.single is not None:
-            return TransformerState(self.decoder, single=self.single.copy())
+        if self.single_step is not None:
+            return TransformerState(self.decoder, single_step=self.single_step.copy())
         attention = None if self.attention is None else self.attention[rows]
         return TransformerState(self.decoder.select(rows), attention)
 
@@ -235,11 +235,11 @@ class TransformerStepper:
             return TransformerState(decoder, attention)
         decoder = self.model.start(encoder_output, padding, beam_width, fuse_cpu_blocks(list(self.model.decoder)))
         is_single = len(sources) * beam_width == 1
-        return TransformerState(decoder, single=SingleStep.of(self.model, decoder) if is_single else None)
+        return TransformerState(decoder, single_step=SingleStep.of(self.model, decoder) if is_single else None)
 
     def step(self, tokens: Tensor, state: TransformerState) -> Tensor:
-        if state.single is not None:
-            return state.single(tokens).float().log_softmax(-1)
+        if state.single_step is not None:
+            return state.single_step(tokens).float().log_softmax(-1)
         with self._accumulate_attention(state):
             logits = self.model.step(tokens.view(-1, state.decoder.beam_width), state.decoder)
         return logits.flatten(0, 1).float().log_softmax(-1)

@@ -63,7 +63,7 @@ class NATTargets:
     masked: Tensor  # decoder input of mask tokens, (R, T)
 
 
-class GraphDecoder(Protocol):
+class PrecompiledDecoder(Protocol):
     """Decodes one pass with graphs that were captured or exported."""
 
     def decode(
@@ -77,17 +77,17 @@ class NATGenerator:
 
     Args:
         model: The model.
-        graphs: Decodes instead of the model, such as an exported graph; by default CUDA graphs where these apply.
+        precompiled: Decodes instead of the model, such as an exported graph; by default CUDA graphs where these apply.
     """
 
     settings_class: type[DecodingSettings] = NATSettings
     has_attention = True
     capture_devices: ClassVar[tuple[str, ...]] = ("cuda",)
 
-    def __init__(self, model: NATransformer, graphs: GraphDecoder | None = None) -> None:
+    def __init__(self, model: NATransformer, precompiled: PrecompiledDecoder | None = None) -> None:
         self.model, self.config = model, model.config
         self.ctc, self.dag = CTCDecoder(model.config), TokenGraphDecoder(model.config)
-        self._graphs, self._is_given = graphs, graphs is not None
+        self._precompiled, self._is_given = precompiled, precompiled is not None
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +127,7 @@ class NATGenerator:
             try:
                 return self._replay(sources, settings)
             except torch.OutOfMemoryError:
-                self._graphs = None
+                self._precompiled = None
         encoded = self._encode(sources)
         candidates = self._candidates(encoded, settings.lengths)
         rows = [(i, candidate.length) for i, sentence in enumerate(candidates) for candidate in sentence]
@@ -209,9 +209,9 @@ class NATGenerator:
         """Return the hypotheses of `generate`, computed by captured CUDA graphs."""
         from regard.decoding.cuda_graph.nat import CapturedNAT
 
-        if self._graphs is None:
-            self._graphs = CapturedNAT(self.model)
-        candidates, output = self._graphs.decode(sources, settings)
+        if self._precompiled is None:
+            self._precompiled = CapturedNAT(self.model)
+        candidates, output = self._precompiled.decode(sources, settings)
         if isinstance(output, Paths):
             lengths = [candidate.length for row in candidates for candidate in row]
             return [[path] for path in self.dag.follow(output, lengths, settings.alpha)]

@@ -216,7 +216,7 @@ def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
     """Return the log-probabilities of a single hypothesis, and whether it was decoded by a `SingleStep`."""
     stepper = TransformerStepper(model)
     state = stepper.start(SOURCES[:1], 1)
-    return [stepper.step(torch.tensor([step + 4]), state) for step in range(steps)], state.single is not None
+    return [stepper.step(torch.tensor([step + 4]), state) for step in range(steps)], state.single_step is not None
 
 
 @pytest.mark.parametrize("capacity", [single_step.CAPACITY, 4], ids=["one buffer", "growing buffer"])
@@ -259,7 +259,7 @@ def test_other_attention_and_positions_use_the_batched_step() -> None:
     with torch.inference_mode(False):
         use_other_kind(model)
     assert not run_single(model)[1]
-    assert TransformerStepper(make()).start(SOURCES[:1], 4).single is None
+    assert TransformerStepper(make()).start(SOURCES[:1], 4).single_step is None
 
 
 def test_selected_states_of_a_single_hypothesis_are_independent() -> None:

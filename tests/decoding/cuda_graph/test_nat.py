@@ -161,19 +161,19 @@ def test_large_batches_are_neither_padded_nor_kept(
     assert_same(
         generate_static(generator, large_if_padded, given), generate_plain(MODELS[length], large_if_padded, given)
     )
-    assert not generator._graphs._graphs
+    assert not generator._precompiled._graphs
 
 
 def test_graphs_are_reused_and_the_least_recently_used_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = NATGenerator(MODELS["ctc"])
     for source in SOURCES:
         generate_static(generator, [source], {"iterations": 1})
-    (graph,) = generator._graphs._graphs.values()
+    (graph,) = generator._precompiled._graphs.values()
     generate_static(generator, SOURCES[:1], {"iterations": 1})
-    assert list(generator._graphs._graphs.values()) == [graph]
+    assert list(generator._precompiled._graphs.values()) == [graph]
     monkeypatch.setattr(module, "MAX_GRAPHS", 1)
     generate_static(generator, SOURCES[:2], {"iterations": 1})
-    assert [sentences for _, sentences, *_ in generator._graphs._graphs] == [2]
+    assert [sentences for _, sentences, *_ in generator._precompiled._graphs] == [2]
 
 
 def test_changed_and_moved_weights_are_used() -> None:
@@ -184,10 +184,10 @@ def test_changed_and_moved_weights_are_used() -> None:
     after = generate_static(generator, SOURCES, {})
     assert_same(after, generate_plain(model, SOURCES, {}))
     assert [best[0].tokens for best in after] != [best[0].tokens for best in before]
-    kept = dict(generator._graphs._graphs)
+    kept = dict(generator._precompiled._graphs)
     model.target_embedding.weight.data = model.target_embedding.weight.flip(1)
     assert_same(generate_static(generator, SOURCES, {}), generate_plain(model, SOURCES, {}))
-    assert all(generator._graphs._graphs[key] is not graph for key, graph in kept.items())
+    assert all(generator._precompiled._graphs[key] is not graph for key, graph in kept.items())
 
 
 # Conditions
@@ -230,7 +230,7 @@ def test_plain_decoding_is_used_if_memory_is_exhausted(monkeypatch: pytest.Monke
 
 def capturing_generator(length: str) -> NATGenerator:
     generator = NATGenerator(MODELS[length])
-    generator._graphs = CapturedNAT(MODELS[length], capture=True)
+    generator._precompiled = CapturedNAT(MODELS[length], capture=True)
     return generator
 
 
@@ -238,11 +238,11 @@ def capturing_generator(length: str) -> NATGenerator:
 @pytest.mark.parametrize(("length", "given"), CASES, ids=str)
 def test_replayed_graphs_agree_with_static_decoding(length: str, given: dict[str, Any]) -> None:
     replayed, called = capturing_generator(length), NATGenerator(MODELS[length])
-    called._graphs = CapturedNAT(MODELS[length], capture=False)
+    called._precompiled = CapturedNAT(MODELS[length], capture=False)
     expected = generate_static(called, SOURCES, given)
     for start in (0, 3):  # 37 sentences are padded to the shape of 40
         assert_same(generate_static(replayed, SOURCES[start:], given), expected[start:])
-    graphs = replayed._graphs._graphs.values()
+    graphs = replayed._precompiled._graphs.values()
     assert graphs and all(graph._graph is not None for graph in graphs)
     assert_same(expected, generate_plain(peaked_model(length), SOURCES, given))
 
@@ -263,7 +263,7 @@ def test_graphs_that_share_a_memory_pool_do_not_interfere() -> None:
 def test_replaying_does_not_synchronise(length: str) -> None:
     generator = NATGenerator(MODELS[length])
     generate(generator, SOURCES[:8], {})
-    graphs = generator._graphs._graphs
+    graphs = generator._precompiled._graphs
     assert ("decode" if length == "classifier" else "one pass") in {name for name, *_ in graphs}
     torch.cuda.set_sync_debug_mode("error")
     try:
