@@ -26,7 +26,7 @@ from harness import environment, save_result
 from side_by_side import Job, run_jobs
 
 from regard.data.text.readers import read_pairs
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
 from regard.pipelines.translator import Translator

@@ -25,7 +25,7 @@ from harness import RESULTS, environment, save_result
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.readers import Pair, read_pairs
 from regard.data.text.source_language import SourceLanguageCheck
-from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.evaluation.calibration import (
     agrees,
     calibrate_translator,

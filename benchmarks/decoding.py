@@ -22,7 +22,7 @@ from harness import default_threads, environment, measure_alternately, save_resu
 from marian import Decoder, as_transformer, random_marian, random_sources, transformers_decoder
 
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, prepack
 

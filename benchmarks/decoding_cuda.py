@@ -20,9 +20,10 @@ from marian import Decoder, Tokens, as_transformer, random_marian, random_source
 from transformers import MarianMTModel
 
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as device_beam
 from regard.decoding.cuda_graph.search import CapturedSearch
+from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 from regard.ops import dispatch
 

@@ -24,7 +24,7 @@ from typing import Any
 from harness import environment, save_result
 
 from regard.data.text.readers import read_pairs
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.devices import choose_device
 from regard.evaluation.metrics import bleu, chrf
 from regard.pipelines.constraints import Constraints

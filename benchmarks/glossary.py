@@ -24,7 +24,7 @@ from harness import environment, save_result
 from regard.data.text.glossary import Glossary, find_kept, find_target
 from regard.data.text.inflection import is_form_of
 from regard.data.text.readers import Pair, read_pairs
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
 from regard.pipelines.hypothesis import Hypothesis

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from harness import environment, measure_alternately, save_result
 
-from regard.decoding.config import DecodingRequest, NATSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.nat import NATGenerator
+from regard.decoding.settings import NATSettings
 from regard.devices import choose_device
 from regard.models.nat import NATransformer, NATransformerConfig
 

@@ -22,7 +22,7 @@ import torch
 from harness import default_threads, environment, save_result
 
 from regard.data.text.readers import read_jsonl
-from regard.decoding.config import DecodingRequest
+from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos
 from regard.interop.ctranslate2 import save_ctranslate2

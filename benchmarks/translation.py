@@ -31,7 +31,7 @@ from side_by_side import Job, run_jobs
 from regard.config import Settings
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import Pair, read_lines, read_pairs
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.devices import choose_device
 from regard.evaluation.metrics import Score, bleu, chrf
 from regard.pipelines.translator import Translator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.config import Settings
     from regard.data.text.glossary import Glossary
     from regard.data.text.tokenizer import Tokenizer, Vocabularies
-    from regard.decoding.config import NATSettings, SearchSettings
+    from regard.decoding.settings import NATSettings, SearchSettings
     from regard.errors import UserError
     from regard.inspection.interventions import ablate
     from regard.inspection.look import look
@@ -54,7 +54,7 @@ _NAMES = {
     "regard.config": "Settings",
     "regard.data.text.glossary": "Glossary",
     "regard.data.text.tokenizer": "Tokenizer Vocabularies",
-    "regard.decoding.config": "NATSettings SearchSettings",
+    "regard.decoding.settings": "NATSettings SearchSettings",
     "regard.errors": "UserError",
     "regard.inspection.interventions": "ablate",
     "regard.inspection.look": "look",

@@ -12,7 +12,7 @@ from regard.attention.local import LocalSettings
 from regard.attention.routing import RoutingSettings
 from regard.data.images.augmentation import PRESETS, AugmentationSettings
 from regard.data.images.image_sets import ImageSettings
-from regard.decoding.config import NATSettings
+from regard.decoding.settings import NATSettings
 from regard.models.nat import NATransformerConfig
 from regard.models.transformer import TransformerConfig
 from regard.training.objectives.nat import NATObjectiveSettings

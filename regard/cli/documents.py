@@ -21,7 +21,7 @@ from regard.files import read_bytes, replace_file
 from regard.models.folder import find_model_folder
 
 if TYPE_CHECKING:
-    from regard.decoding.config import DecodingSettings
+    from regard.decoding.settings import DecodingSettings
     from regard.pipelines.constraints import Constraints
     from regard.pipelines.translate_document import Journal
     from regard.pipelines.translator import Translator

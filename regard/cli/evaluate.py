@@ -26,7 +26,7 @@ from regard.errors import UserError, prefix_errors
 from regard.files import replace_text_file
 
 if TYPE_CHECKING:
-    from regard.decoding.config import DecodingSettings
+    from regard.decoding.settings import DecodingSettings
     from regard.evaluation.translation import System
 
 

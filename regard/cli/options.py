@@ -18,7 +18,7 @@ from regard.errors import UserError
 from regard.files import read_raw_lines
 
 if TYPE_CHECKING:
-    from regard.decoding.config import DecodingSettings
+    from regard.decoding.settings import DecodingSettings
     from regard.pipelines.translate_files import AlignedRecordFiles, RecordFile
 
 Records = TypeVar("Records", "RecordFile", "AlignedRecordFiles")
@@ -107,7 +107,7 @@ class SearchOptions:
 
     def settings(self, run: Path, **flags: Any) -> DecodingSettings:
         """Combine the flags and --search KEY=VALUE into the settings class of the model of `run`."""
-        from regard.decoding.config import SearchSettings, parse_settings, settings_for_model
+        from regard.decoding.settings import SearchSettings, parse_settings, settings_for_model
         from regard.models.folder import find_model_folder, model_class, read_config
 
         values = {key: value for key, value in (self.flags | flags).items() if value is not None}

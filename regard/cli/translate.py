@@ -21,7 +21,7 @@ from regard.files import open_regular
 
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
-    from regard.decoding.config import DecodingSettings
+    from regard.decoding.settings import DecodingSettings
     from regard.pipelines.constraints import Constraints
     from regard.pipelines.record_counts import Form, RecordCount
     from regard.pipelines.review import ReviewFile

@@ -20,16 +20,10 @@ from torch import Tensor, nn
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
-from regard.decoding.config import (
-    DEFAULT_BEAM,
-    SAMPLING,
-    DecodingRequest,
-    DecodingSettings,
-    SearchSettings,
-    check_settings_type,
-)
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
+from regard.decoding.settings import DEFAULT_BEAM, SAMPLING, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.single_step import SingleStep
 from regard.decoding.stepper import S, Stepper, TokenHypothesis
 from regard.errors import UserError

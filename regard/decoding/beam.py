@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.decoding.beam_trace import BeamTrace
-from regard.decoding.config import DecodingRequest, SearchSettings, TokenConstraints
-from regard.decoding.constraints import Ints, Requirements, track_requirements
+from regard.decoding.constraints import DecodingRequest, Ints, Requirements, TokenConstraints, track_requirements
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 from regard.errors import UserError
 

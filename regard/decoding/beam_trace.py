@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from regard.decoding.config import SearchSettings, TokenConstraints
-from regard.decoding.constraints import Ints
+from regard.decoding.constraints import Ints, TokenConstraints
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import BeamNode, Bools, Doubles, TokenHypothesis
 
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.decoding.config import NATSettings
+from regard.decoding.settings import NATSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis, snapshots
 from regard.models.nat import NATransformerConfig
 from regard.ops import ctc

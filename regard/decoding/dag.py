@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.decoding.autoregressive import search
 from regard.decoding.beam import raise_if_nan
-from regard.decoding.config import NATSettings
+from regard.decoding.settings import NATSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis, snapshots
 from regard.models.nat import NATransformerConfig
 from regard.ops import dag

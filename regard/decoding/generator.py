@@ -7,7 +7,8 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.config import DecodingRequest, DecodingSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import DecodingSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.masks import Mask
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from regard.decoding.beam import build_hypotheses, raise_if_nan
-from regard.decoding.config import DecodingRequest, SearchSettings, TokenConstraints
-from regard.decoding.constraints import Ints
+from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
 
 MIN_REMOVED_SHARE = 0.25

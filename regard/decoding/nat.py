@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.config import DecodingRequest, DecodingSettings, NATSettings, check_settings_type
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ctc import CTCDecoder
 from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS
@@ -32,6 +32,7 @@ from regard.decoding.mask_predict import (
     predict_lengths,
     token_log_probs,
 )
+from regard.decoding.settings import DecodingSettings, NATSettings, check_settings_type
 from regard.decoding.stepper import NATHypothesis, NATIteration, TokenHypothesis, snapshots
 from regard.errors import UserError
 from regard.masks import Padded, pad_batch

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.data.text.readers import Pair
-from regard.decoding.config import DecodingSettings
+from regard.decoding.settings import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.report import save_details
 from regard.files import replace_text_file

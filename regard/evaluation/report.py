@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from regard.config import Settings
-from regard.decoding.config import NATSettings, SearchSettings
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Score
 from regard.files import MissingFileError, read_json, replace_text_file

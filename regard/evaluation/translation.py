@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from regard.data.text.readers import read_lines
 from regard.data.text.sentences import LengthWarnings
-from regard.decoding.config import DecodingSettings
+from regard.decoding.settings import DecodingSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import Metrics, check_sizes
 from regard.evaluation.report import Conditions, Data, Report, save_report

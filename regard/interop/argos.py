@@ -14,7 +14,7 @@ from regard.data.text.languages import has_spaces, language_name
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.subwords import SPACE_MARK
 from regard.data.text.tokenizer import is_unspaced
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError, import_optional
 from regard.interop.ctranslate2 import POSITIONS, UNKNOWN, to_ctranslate2
 from regard.interop.files import write_json

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import KeyValues, KVCache
 from regard.decoding.autoregressive import search
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.files import read_json_object, write_json

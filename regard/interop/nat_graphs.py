@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.config import DecodingRequest, NATSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.dag import Paths, find_paths
 from regard.decoding.mask_predict import LengthCandidate, NATOutput, log_probs_of
 from regard.decoding.nat import NATGenerator
+from regard.decoding.settings import NATSettings
 from regard.errors import UserError
 from regard.interop.files import write_json
 from regard.interop.graphs import METADATA_FILE, POSITIONS, GraphCall, GraphFormat, GraphSpec, with_fixed_positions

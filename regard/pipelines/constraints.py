@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.config import DecodingRequest
-from regard.decoding.constraints import PhraseAutomaton
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.errors import UserError
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings, check_settings_type
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
+from regard.decoding.settings import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError, import_optional, one_line
 from regard.files import is_unchanged

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU
 
 from regard.data.text.languages import tokenisation_for
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import Generator
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 

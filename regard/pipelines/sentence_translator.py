@@ -20,9 +20,10 @@ from regard.data.text.languages import is_same_language, script_conversion
 from regard.data.text.sentences import Sentence, length_warning
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
-from regard.decoding.config import DecodingRequest, DecodingSettings, NATSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
 from regard.decoding.nat import NATGenerator
+from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError, prefix_errors
 from regard.models.card import describe_model

@@ -11,7 +11,8 @@ from regard.data.text.annotation import encode_with_terms, is_annotated
 from regard.data.text.glossary import TermMatch, count_needed, find_kept, find_target
 from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.config import DecodingRequest, DecodingSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.pipelines.hypothesis import Hypothesis, TermUse
 from regard.pipelines.sentence_translator import HypothesisDetails, SearchRequest, SentenceTranslator
 from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton

@@ -25,7 +25,7 @@ from regard.data.documents.segment_translation import (
     translate_segment,
 )
 from regard.data.text.sentences import LengthWarnings
-from regard.decoding.config import DecodingSettings
+from regard.decoding.settings import DecodingSettings
 from regard.errors import UserError
 from regard.files import MissingFileError, read_bytes
 from regard.pipelines.constraints import Constraints

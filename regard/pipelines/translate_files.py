@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeVar, cast
 from regard.console import Interruptions
 from regard.data.text.readers import format_suffix, read_lines, read_parquet, read_tsv
 from regard.data.text.sentences import LengthWarnings
-from regard.decoding.config import DecodingSettings
+from regard.decoding.settings import DecodingSettings
 from regard.errors import UserError
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from regard.data.text.sentences import LengthWarnings, SplitText, by_rank, split_sentences
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.config import DecodingRequest, DecodingSettings, parse_settings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, Generator
+from regard.decoding.settings import DecodingSettings, parse_settings
 from regard.errors import UserError
 from regard.masks import pad_batch
 from regard.models.card import save_pretrained

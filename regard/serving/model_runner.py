@@ -11,7 +11,7 @@ import torch
 
 from regard.data.images.preprocessing import MAX_PIXELS, decode_image
 from regard.data.text.tokenizer import has_tokenizer
-from regard.decoding.config import DecodingSettings, NATSettings, SearchSettings, parse_settings
+from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings, parse_settings
 from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator

@@ -21,7 +21,7 @@ from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import Pair
 from regard.data.text.sentences import LengthWarnings
 from regard.data.text.writers import format_pairs as format_pairs
-from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest
 from regard.files import read_json, sha256_of

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 
 BOS, EOS = 1, 0
 

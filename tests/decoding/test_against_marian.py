@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.masks import Padded
 

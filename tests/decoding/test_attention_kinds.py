@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 40

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import linear as linear_module
 from regard.ops.linear import Precision, prepack, supports

@@ -12,7 +12,8 @@ from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
 from regard.decoding import single_step
 from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import SearchSettings
 from regard.layers import FeedForward
 from regard.masks import Mask
 from regard.models.transformer import Transformer, TransformerConfig

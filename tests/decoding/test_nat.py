@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention
-from regard.decoding.config import DecodingRequest, NATSettings, SearchSettings
-from regard.decoding.constraints import PhraseAutomaton
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
 from regard.decoding.mask_predict import least_confident
 from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, score_target
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding.config import SearchSettings
 from regard.decoding.greedy import _sample_tokens, gumbel_noise, keep_probable, sample
+from regard.decoding.settings import SearchSettings
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.7}], ids=str)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from regard.decoding.autoregressive import search
 from regard.decoding.beam import TOP_K_CHUNK, top_k
-from regard.decoding.config import DecodingRequest, SearchSettings
-from regard.decoding.constraints import PhraseAutomaton, RequiredPhrases
+from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import BeamNode, TokenHypothesis
 from regard.errors import UserError
 

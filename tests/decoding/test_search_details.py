@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.decoding.autoregressive import EnsembleState, EnsembleStepper, TransformerStepper, search
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 from tests.decoding.table import TableState
 

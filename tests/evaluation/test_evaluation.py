@@ -15,7 +15,7 @@ import torch
 
 from regard import Translator, UserError
 from regard.data.text.languages import tokenisation_for
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.evaluation.comparison import compare, compare_with_stored, paired_bootstrap
 from regard.evaluation.metrics import Metrics, bleu, check_tokenisation, chrf, exact_match
 from regard.evaluation.report import Report, check_scores_writable, read_reports, save_report

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("ctranslate2")
 
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.inspection.probe import probe
 from regard.interop.ctranslate2 import export_ctranslate2, load_translator, save_ctranslate2

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("ctranslate2")
 pytest.importorskip("sentencepiece")
 
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.interop.argos import export_argos
 from regard.interop.ctranslate2 import load_translator, save_ctranslate2

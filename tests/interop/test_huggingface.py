@@ -15,7 +15,8 @@ pytest.importorskip("transformers")
 import transformers
 
 from regard.data.images.preprocessing import ImagePreprocessing
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.interop.export_model import export_model
 from regard.interop.huggingface_translation import build_huggingface, export_huggingface

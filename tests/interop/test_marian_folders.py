@@ -13,7 +13,7 @@ import torch
 
 from regard.data.text.sentencepiece import SentencePieceTokenizer
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.config import DecodingRequest
+from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos
 from regard.interop.huggingface_marian import BANNED_LOGIT, ban_tokens

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.interop import ctranslate2, graphs
 from regard.interop.export_model import export_model

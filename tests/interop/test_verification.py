@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.interop.argos import export_argos

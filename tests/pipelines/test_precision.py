@@ -7,7 +7,7 @@ import torch
 
 from regard import Translator, UserError, probe
 from regard.decoding.autoregressive import TransformerStepper
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.interop.ctranslate2 import load_translator
 from regard.ops.linear import Precision, choose_precision, supports
 from regard.pipelines.constraints import Constraints

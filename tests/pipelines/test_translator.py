@@ -12,7 +12,7 @@ import regard
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper, search
-from regard.decoding.config import DecodingRequest
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.stepper import TokenHypothesis
 
 SENTENCES = [pair.source for pair in load_pairs("test", 24)]

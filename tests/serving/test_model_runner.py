@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard import Translator
-from regard.decoding.config import NATSettings, SearchSettings
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model

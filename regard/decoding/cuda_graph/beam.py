@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.beam import top_k
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.ops import dispatch
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
-from regard.decoding.config import DecodingRequest, NATSettings, SearchSettings
+from regard.decoding.constraints import DecodingRequest
+from regard.decoding.settings import NATSettings, SearchSettings
 from regard.layers import Sinusoidal
 from regard.models.nat import NATransformer
 from regard.models.transformer import EncoderDecoder, Transformer

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.decoding.config import NATSettings
 from regard.decoding.cuda_graph.capture import (
     MAX_CAPTURED_TOKENS,
     Pool,
@@ -36,6 +35,7 @@ from regard.decoding.mask_predict import (
     predict_lengths,
     token_log_probs,
 )
+from regard.decoding.settings import NATSettings
 from regard.masks import Padded
 from regard.models.nat import NATransformer
 from regard.ops.dispatch import on_device

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.kinds import KeyValues, KVCache
-from regard.decoding.config import SearchSettings
 from regard.decoding.cuda_graph.beam import BeamState
 from regard.decoding.cuda_graph.capture import MAX_CAPTURED_TOKENS, Pool, capture, weight_addresses
+from regard.decoding.settings import SearchSettings
 from regard.layers import DecoderBlock
 from regard.masks import Mask, Padded
 from regard.models.transformer import DecoderState, Transformer

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from regard.data.text.readers import read_lines, read_parallel
-from regard.decoding.config import DecodingSettings, parse_settings
+from regard.decoding.settings import DecodingSettings, parse_settings
 from regard.errors import prefix_errors
 from regard.evaluation.metrics import bleu
 from regard.evaluation.speed.harness import Result, SpeedReport, measure_speed, share_of_same, split_options

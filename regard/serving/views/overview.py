@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.config import DecodingSettings
+from regard.decoding.settings import DecodingSettings
 from regard.inspection.flow import Flow, record_flow
 from regard.inspection.probe import AttentionRecord, probe
 from regard.inspection.translation import check_not_blank, record_translation

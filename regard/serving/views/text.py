@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.decoding.config import DecodingSettings, SearchSettings
+from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.explain.explanation import explain
 from regard.inspection.explain.lens import read_layers

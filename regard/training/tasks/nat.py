@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, SerializeAsAny, model_validator
 
 from regard.data.text.tokens import SCAN_ROWS
-from regard.decoding.config import NATSettings
+from regard.decoding.settings import NATSettings
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.transformer import EncoderDecoderConfig

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.kinds import Full
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as module
 from regard.decoding.cuda_graph.beam import BeamKernels, BeamState
 from regard.decoding.cuda_graph.search import CapturedSearch
 from regard.decoding.cuda_graph.step import StaticCache
+from regard.decoding.settings import SearchSettings
 from regard.ops import dispatch
 from tests.decoding.cuda_graph.models import peaked_model
 

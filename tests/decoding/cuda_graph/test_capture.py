@@ -8,9 +8,10 @@ import torch
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding import autoregressive
 from regard.decoding.autoregressive import AutoregressiveGenerator
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length, why_not_capture_search
 from regard.decoding.cuda_graph.search import CapturedSearch
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from tests.decoding.cuda_graph.models import peaked_model
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.config import DecodingRequest, NATSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import nat as module
 from regard.decoding.cuda_graph.capture import why_not_capture_nat
 from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.decoding.nat import NATGenerator
+from regard.decoding.settings import NATSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError
 from regard.models.nat import NATransformer

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from regard.decoding.autoregressive import TransformerStepper, search
-from regard.decoding.config import DecodingRequest, SearchSettings
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
 from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
 from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
+from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
 from regard.masks import pad_batch

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decoding.config import SearchSettings
+from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
 from regard.evaluation.speed.harness import Result
 from regard.evaluation.speed.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators

@@ -12,7 +12,7 @@ from regard.data.text.annotation import MARKERS
 from regard.data.text.cleaning.settings import CleaningSettings
 from regard.data.text.languages import find_language, language_of
 from regard.data.text.readers import find_shards, languages_in_names
-from regard.decoding.config import DecodingSettings, SearchSettings, check_setting_keys
+from regard.decoding.settings import DecodingSettings, SearchSettings, check_setting_keys
 from regard.errors import UserError
 from regard.models.folder import MODELS
 from regard.models.transformer import EncoderDecoder, EncoderDecoderConfig, TransformerConfig
