@@ -28,7 +28,7 @@ from PIL import Image
 from rich.console import Console
 from torch import Tensor
 
-from regard.devices import choose_device
+from regard.ops.dispatch import choose_device
 from regard.training import cuda_graph
 from regard.training.distributed import Processes, join_processes
 from regard.training.loop import TrainingLoop

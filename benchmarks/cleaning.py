@@ -27,8 +27,8 @@ from side_by_side import Job, run_jobs
 
 from regard.data.text.readers import read_pairs
 from regard.decoding.settings import SearchSettings
-from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
+from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe

@@ -23,8 +23,8 @@ import numpy as np
 from harness import RESULTS, environment, save_result
 
 from regard.data.builtin.corpus import load_pairs
+from regard.data.text.languages import SourceLanguageCheck
 from regard.data.text.readers import Pair, read_pairs
-from regard.data.text.source_language import SourceLanguageCheck
 from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.evaluation.calibration import (
     agrees,

@@ -4,7 +4,7 @@
     python benchmarks/contention.py --run runs/demo --rounds 3 --save
 
 Each figure is from a process of its own that starts as `regard` does. Variants of waiting: "regard" is what
-`regard.devices.configure_threads` chooses, "openmp" the default of OpenMP, "passive" never spins. Conditions: "idle";
+`regard.threads.configure_threads` chooses, "openmp" the default of OpenMP, "passive" never spins. Conditions: "idle";
 "busy" beside as many busy processes as CPUs; "quota" within a cgroup whose quota is half of the CPUs. Variants
 alternate, and the result contains medians and ratios of the same rounds. Nothing else should run on the machine.
 """
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from regard.devices import THREADS, WAITING, available_cpus, configure_threads
+from regard.threads import THREADS, WAITING, available_cpus, configure_threads
 
 VARIANTS = {"regard": None, "openmp": {}, "passive": {"OMP_WAIT_POLICY": "PASSIVE"}}
 TASKS = ("training", "translating")

@@ -27,8 +27,8 @@ from harness import environment, save_result
 from stereo import read_scenes
 from torch import Tensor
 
-from regard.devices import choose_device
 from regard.models.croco import CroCo
+from regard.ops.dispatch import choose_device
 from regard.training.run import run_recipe
 from regard.training.tasks.croco import CroCoRecipe, predict_disparity
 from regard.training.tasks.registry import load_recipe

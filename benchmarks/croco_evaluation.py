@@ -15,12 +15,12 @@ from stereo import StereoPair, read_scenes
 from torch import Tensor
 
 from regard.data.two_view.scene import SceneRandom, SceneSettings
-from regard.devices import choose_device
 from regard.evaluation.croco import choose_visible, second_views
 from regard.inspection.two_view import draw_matches, find_peaks, to_image
 from regard.layers import patchify, unpatchify
 from regard.models.croco import CroCo
 from regard.models.folder import find_model_folder, load_model
+from regard.ops.dispatch import choose_device
 from regard.training.tasks.croco import HELD_OUT, CroCoRecipe
 from regard.training.tasks.registry import load_recipe
 

@@ -30,7 +30,7 @@ from typing import Any, TextIO
 
 from harness import environment, save_result
 
-from regard.devices import choose_device
+from regard.ops.dispatch import choose_device
 
 HERE = Path(__file__).parent
 LIMITS = {"training": 75, "steps": 210, "kills": 110, "multi30k": 85}

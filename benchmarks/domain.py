@@ -25,8 +25,8 @@ from harness import environment, save_result
 
 from regard.data.text.readers import read_pairs
 from regard.decoding.settings import SearchSettings
-from regard.devices import choose_device
 from regard.evaluation.metrics import bleu, chrf
+from regard.ops.dispatch import choose_device
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe

@@ -25,8 +25,8 @@ from regard.data.text.glossary import Glossary, find_kept, find_target
 from regard.data.text.inflection import is_form_of
 from regard.data.text.readers import Pair, read_pairs
 from regard.decoding.settings import SearchSettings
-from regard.devices import choose_device
 from regard.evaluation.metrics import bleu
+from regard.ops.dispatch import choose_device
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 import translation
 from harness import save_result
 
-from regard.devices import choose_device
+from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 
 

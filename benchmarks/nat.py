@@ -43,11 +43,11 @@ from regard.data.builtin.corpus import load_examples
 from regard.data.text.readers import read_lines, read_pairs
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.nat import NATGenerator
-from regard.devices import choose_device
 from regard.evaluation.metrics import bleu, exact_match
 from regard.evaluation.speed.harness import Result, measure_speed, tabulate
 from regard.evaluation.speed.translation import TranslationSystem
 from regard.models.folder import WEIGHTS, find_model_folder
+from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 
 # Changes to the recipe `demo`, and the minimum BLEU of each search on the built-in corpus.

@@ -18,8 +18,8 @@ from harness import environment, measure_alternately, save_result
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.nat import NATGenerator
 from regard.decoding.settings import NATSettings
-from regard.devices import choose_device
 from regard.models.nat import NATransformer, NATransformerConfig
+from regard.ops.dispatch import choose_device
 
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {  # name: length model, search settings
     "classifier, one pass": ("classifier", {"iterations": 1}),

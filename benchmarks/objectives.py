@@ -25,10 +25,10 @@ from harness import environment, save_result
 
 from regard.data.builtin.corpus import Example, load_examples
 from regard.data.text.encoding import link_tokens
-from regard.devices import choose_device
 from regard.evaluation.metrics import Score, bleu
 from regard.inspection.probe import probe
 from regard.masks import Padded
+from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 from regard.training.objectives.guided_attention import aligned_prior, diagonal_prior
 from regard.training.objectives.scheduled_sampling import ScheduledSampling

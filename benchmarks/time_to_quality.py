@@ -28,9 +28,9 @@ from vision import find_data
 
 from regard.data.builtin.corpus import load_examples
 from regard.data.text.readers import read_pairs
-from regard.devices import choose_device
 from regard.evaluation.classification import evaluate, open_test_set
 from regard.evaluation.metrics import bleu
+from regard.ops.dispatch import choose_device
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
 

@@ -32,8 +32,8 @@ from regard.config import Settings
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import Pair, read_lines, read_pairs
 from regard.decoding.settings import SearchSettings
-from regard.devices import choose_device
 from regard.evaluation.metrics import Score, bleu, chrf
+from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 from regard.training.distillation import Corpus, Distillation, distill, format_pairs
 from regard.training.loop import RunResult

@@ -21,8 +21,8 @@ from typing import Any
 
 from harness import environment, save_result
 
-from regard.devices import choose_device
 from regard.evaluation.classification import evaluate, open_test_set
+from regard.ops.dispatch import choose_device
 from regard.pipelines.classifier import Classifier
 
 CIFAR10 = ("cifar10", "cifar10-plain", "cifar10-cct", "cifar10-swin")

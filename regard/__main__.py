@@ -9,7 +9,7 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it without a traceback from the first import on."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # shells ignore SIGINT in background jobs
         signal.signal(signal.SIGINT, _interrupt)
-    from regard.devices import configure_threads
+    from regard.threads import configure_threads
 
     configure_threads()  # before torch is imported
     from regard.cli import main as run

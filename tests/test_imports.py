@@ -19,21 +19,21 @@ ALLOWED: dict[str, set[str]] = {
         "config": "files errors",
         "registry": "errors",
         "files": "errors",
-        "devices": "errors",
+        "threads": "",
         "console": "",
         "masks": "",
         "ops": "masks errors",
         "attention": "ops masks registry errors config",
         "layers": "attention ops masks registry errors config",
         "models": "layers attention ops masks registry files errors config",
-        "data": "files devices errors config",
+        "data": "files threads errors config",
         "decoding": "models layers attention ops masks errors config",
         "inspection": "models layers attention masks files errors",
         "pipelines": "decoding data models attention ops masks files console errors config",
         "evaluation": "pipelines inspection decoding data models layers attention masks files errors config",
         "interop": "pipelines decoding data models layers attention masks files errors config",
         "training": "interop evaluation pipelines inspection decoding data models layers attention ops masks registry "
-        "files devices console errors config",
+        "files threads console errors config",
     }.items()
 }
 UNRESTRICTED = {"serving", "cli"}
@@ -41,9 +41,9 @@ UNRESTRICTED = {"serving", "cli"}
 EXCEPTIONS: dict[str, set[str]] = {
     "ops": {"regard.masks"},  # kernels take masks and layouts
     "__init__": {"*"},  # public names, loaded lazily
-    "__main__": {"regard.cli", "regard.devices"},
+    "__main__": {"regard.cli", "regard.threads"},
 }
-WITHOUT_TORCH = {"errors", "config", "registry", "files", "devices", "console", "cli", "__init__"}
+WITHOUT_TORCH = {"errors", "config", "registry", "files", "threads", "console", "cli", "__init__"}
 """Imported by every command, so torch is imported only inside their functions."""
 
 

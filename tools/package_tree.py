@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "design.md"
 ORDER = (
-    "config", "errors", "registry", "files", "devices", "console", "masks", "ops", "attention", "layers", "models",
+    "config", "errors", "registry", "files", "threads", "console", "masks", "ops", "attention", "layers", "models",
     "data", "decoding", "inspection", "pipelines", "evaluation", "interop", "training", "serving", "cli",
 )  # fmt: skip
 WIDTH, INDENT = 118, 20

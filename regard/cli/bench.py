@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli.options import Device, check_file_name, reject_options
-from regard.devices import choose_device
 from regard.errors import UserError, prefix_errors
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ def bench(
     from regard.evaluation.speed.attention import benchmark_attention
     from regard.evaluation.speed.harness import SpeedReport, check_libraries, describe_environment, summarise
     from regard.evaluation.speed.plot import save_quality_plot
+    from regard.ops.dispatch import choose_device
     from regard.training.speed import open_run, time_training
 
     if training and attention:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import Device, Run, SearchOptions, add_search_options
-from regard.devices import choose_device
 from regard.errors import UserError
 
 
@@ -24,6 +23,7 @@ def calibrate(
     from regard.data.text.readers import read_parallel
     from regard.evaluation.calibration import MIN_SENTENCES, calibrate_translator, save_calibration
     from regard.models.folder import find_model_folder, is_exported
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.translator import Translator
 
     if is_exported(run):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from regard.cli.options import Device, Images, Run, check_file_name
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.files import read_raw_lines, replace_text_file
 
@@ -31,6 +30,7 @@ def classify(
     device: Device = "auto",
 ) -> None:
     """Classify images, with probabilities. Unreadable images are reported and skipped."""
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.classifier import Classifier, find_images
 
     write = _choose_format(out, as_json)

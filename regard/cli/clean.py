@@ -134,7 +134,7 @@ def _choose_languages(given: str | None, src: Path, tgt: Path | None, corpus: Co
 
 
 def _load_scorer(model: Path, reverse_model: Path | None, device: str) -> PairScorer:
-    from regard.devices import choose_device
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.pair_scores import PairScorer
     from regard.pipelines.translator import Translator
 

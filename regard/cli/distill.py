@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
-from regard.devices import choose_device
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ def distill(
     """Translate a corpus with a trained model or an ensemble: training data for a student, or back-translation."""
     from regard.evaluation.translation import fingerprint_model
     from regard.models.folder import find_model_folder
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.translate_files import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.training.distillation import Distillation, Provenance, format_pairs

@@ -82,8 +82,8 @@ def translate(
         key: Key of a JSON file whose values are translated.
         column: Column of a CSV file.
     """
+    from regard.data.text.languages import warn_of_other_language
     from regard.data.text.sentences import LengthWarnings
-    from regard.data.text.source_language import warn_of_other_language
     from regard.pipelines.translate_document import Journal, translate_document, translate_with
 
     if output.exists():  # with --resume

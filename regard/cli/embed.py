@@ -9,7 +9,6 @@ import typer
 from regard.cli.classify import FileCounter, image_arguments
 from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input
 from regard.console import LineProgress
-from regard.devices import choose_device
 from regard.errors import UserError
 
 
@@ -24,6 +23,7 @@ def embed(
 ) -> None:
     """Write embedding vectors of the lines of a file or of standard input, or of images."""
     from regard.models.folder import check_input_type, find_model_folder, model_input_type
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.embedder import Embedder, check_embedding_file, embed_lines, save_arrays
     from regard.pipelines.translator import Translator
 
@@ -50,6 +50,7 @@ def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str
     """Write the feature vectors of images, and their paths to a text file with the same name."""
     import numpy as np
 
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.classifier import Classifier, find_images
     from regard.pipelines.embedder import check_embedding_file, save_arrays
 

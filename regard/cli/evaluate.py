@@ -21,7 +21,6 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.console import LineProgress
-from regard.devices import choose_device
 from regard.errors import UserError, prefix_errors
 from regard.files import replace_text_file
 
@@ -56,6 +55,8 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score a model on a test set: translations with sacreBLEU and its signatures, or the classes of images."""
+    from regard.ops.dispatch import choose_device
+
     if (src is None) == (data is None):
         raise UserError("evaluate needs either --src, sentences for a translator, or --data, images for a classifier")
     if data is not None:
@@ -177,6 +178,7 @@ def evaluate_images(
     from regard.evaluation.classification import evaluate, open_test_set
     from regard.evaluation.report import check_scores_writable, save_report
     from regard.models.folder import find_model_folder
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.classifier import Classifier
 
     folder = find_model_folder(run)

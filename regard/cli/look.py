@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.options import Beam, Device, Iterations, Run, SearchOptions, SearchOverrides
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.files import replace_file
 
@@ -134,6 +133,7 @@ def _draw_translation(
     `options` are those of `regard.look`.
     """
     from regard.inspection.look import look as create_scene
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.translator import Translator
 
     translator = Translator.load(run, device=choose_device(device))
@@ -172,6 +172,7 @@ def _draw_image(
     """Classify an image; return the three most likely classes, and the attention drawn over the image."""
     from regard.inspection.overlay import draw_image_attention
     from regard.inspection.probe import probe
+    from regard.ops.dispatch import choose_device
     from regard.pipelines.classifier import Classifier
 
     classifier = Classifier.load(run, device=choose_device(device))
@@ -191,6 +192,7 @@ def _draw_views(
     from regard.inspection.two_view import draw_peaks
     from regard.models.croco import CroCo
     from regard.models.folder import CONFIG, load_model
+    from regard.ops.dispatch import choose_device
 
     model, metadata = load_model(folder, choose_device(device))
     assert isinstance(model, CroCo)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.files import open_regular
 
@@ -202,6 +201,8 @@ class ModelOptions:
         return translator
 
     def _load_model(self) -> Translator:
+        from regard.ops.dispatch import choose_device
+
         device = choose_device(self.device)
         if self.engine is None:
             from regard.pipelines.translator import Translator
@@ -233,7 +234,7 @@ def _translate_lines(
     reject: float | None,
 ) -> None:
     """Write the record of every text, and print warnings."""
-    from regard.data.text.source_language import warn_of_other_language
+    from regard.data.text.languages import warn_of_other_language
     from regard.pipelines.record_counts import count_records
     from regard.pipelines.translate_files import RecordFile, glossary_of_line, translate_lines
 

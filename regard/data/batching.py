@@ -5,18 +5,15 @@ storing the rest, and training can resume at any position.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
-from itertools import repeat
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -149,29 +146,19 @@ def _splitmix64(x: Words) -> Words:
     return x ^ (x >> np.uint64(31))
 
 
-def prefetch(
-    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
-) -> Generator[Result, None, None]:
-    """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
-    with ThreadPoolExecutor(threads) as pool:
-        futures: deque[Future[Result]] = deque()
-        try:
-            for item in items:
-                futures.append(pool.submit(function, item))
-                if len(futures) > ahead:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
-        finally:
-            for future in futures:
-                future.cancel()
-
-
 def prefetch_iterator(iterator: Iterator[Item], ahead: int) -> Generator[Item, None, None]:
     """Yield the items of an iterator that a background thread advances, at most `ahead` items in advance."""
     end = object()
-    with closing(prefetch(lambda _: next(iterator, end), repeat(None), threads=1, ahead=ahead)) as items:
-        for item in items:
-            if item is end:
-                return
-            yield item  # type: ignore[misc]
+    futures: deque[Future[object]] = deque()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            while True:
+                while len(futures) <= ahead:
+                    futures.append(pool.submit(next, iterator, end))
+                item = futures.popleft().result()
+                if item is end:
+                    return
+                yield cast(Item, item)
+        finally:
+            for future in futures:
+                future.cancel()

@@ -1,4 +1,4 @@
-"""Selects an implementation for every op: the plain PyTorch formula, a Triton kernel or a fused block.
+"""Selects the device, and an implementation for every op: the PyTorch formula, a Triton kernel or a fused block.
 
 All conditions on device, dtype, shape, grad mode and compiler are defined here. Environment variables, read at import:
 
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from regard.errors import UserError
 from regard.masks import Mask, Packed
 
 TRITON_INSTALLED = find_spec("triton") is not None
@@ -26,6 +27,19 @@ HALF_DTYPES = (torch.bfloat16, torch.float16)
 MAX_ROW_WIDTH = 4096
 """Widest row of the training kernels, which hold rows in registers."""
 MAX_INFERENCE_ROW_WIDTH = 8192
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device with this name; "auto" selects a GPU if one is available."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
+    return device
 
 
 def kernels_available(device: torch.device) -> bool:

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import prefetch
 from regard.data.images.folders import list_images
-from regard.data.images.preprocessing import AnyImage, ImagePreprocessing, Pixels
+from regard.data.images.preprocessing import AnyImage, ImagePreprocessing, Pixels, prefetch
 from regard.errors import UserError
 from regard.models.card import describe_model, save_pretrained
 from regard.models.folder import check_input_type, find_model_folder, load_model, save_model

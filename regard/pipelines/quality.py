@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from regard.data.text.source_language import SourceLanguageCheck
+from regard.data.text.languages import SourceLanguageCheck
 from regard.errors import UserError
 from regard.pipelines.confidence import FILE, Calibration
 from regard.pipelines.hypothesis import Hypothesis

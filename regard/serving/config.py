@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from regard.config import Settings
-from regard.devices import available_cpus
 from regard.serving.messages import LoadRequest
+from regard.threads import available_cpus
 
 
 class Limits(Settings):

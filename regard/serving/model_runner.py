@@ -12,7 +12,6 @@ import torch
 from regard.data.images.preprocessing import MAX_PIXELS, decode_image
 from regard.data.text.tokenizer import has_tokenizer
 from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings, parse_settings
-from regard.devices import choose_device
 from regard.errors import UserError
 from regard.interop.ctranslate2 import load_translator
 from regard.models.folder import (
@@ -24,6 +23,7 @@ from regard.models.folder import (
 )
 from regard.models.swin import Swin
 from regard.models.vit import ViT
+from regard.ops.dispatch import choose_device
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import to_glossary

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from regard.data.text.language_detection import ExpectedLanguage
+from regard.data.text.languages import ExpectedLanguage
 from regard.inspection.javascript import bundle_modules
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY

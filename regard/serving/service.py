@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import Request
 
-from regard.data.text.language_detection import LanguageDetector
-from regard.data.text.languages import match_language
+from regard.data.text.languages import LanguageDetector, match_language
 from regard.errors import UserError
 from regard.serving.config import ServingConfig
 from regard.serving.documents import Document, Format, TranslatedDocument

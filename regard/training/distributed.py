@@ -18,8 +18,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from regard.console import Interrupted
-from regard.devices import choose_device
 from regard.errors import UserError
+from regard.ops.dispatch import choose_device
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

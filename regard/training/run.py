@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 
 from regard.console import Interruptions
-from regard.devices import available_cpus, describe_threads
 from regard.errors import UserError
 from regard.models.folder import recover_folder, replace_folder
+from regard.threads import available_cpus, describe_threads
 from regard.training.checkpoint import Checkpoint, last_name, load_checkpoint, reporting_write_errors
 from regard.training.distributed import Processes, check_accumulation, join_processes
 from regard.training.loop import RunResult, TrainingLoop

@@ -40,7 +40,7 @@ def test_help_and_version_import_the_command_line_only(words: list[str]) -> None
         "except SystemExit as stop:\n    code = stop.code\n"
         f"heavy = {HEAVY} & sys.modules.keys()\n"
         "heavy |= {name for name in sys.modules if name.startswith('regard.') and not name.startswith(\n"
-        "    ('regard.cli', 'regard.console', 'regard.devices', 'regard.errors', 'regard.files', 'regard.registry'))}\n"
+        "    ('regard.cli', 'regard.console', 'regard.threads', 'regard.errors', 'regard.files', 'regard.registry'))}\n"
         "sys.exit(f'{code} {heavy}' if heavy or code else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

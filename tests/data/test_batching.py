@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch, prefetch_iterator, shuffle
+from regard.data.batching import EpochOrder, plan_packed, plan_padded, prefetch_iterator, shuffle
+from regard.data.images.preprocessing import prefetch
 
 PLANS = {"padded": plan_padded, "packed": plan_packed}
 

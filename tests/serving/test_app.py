@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
-from regard.data.text import language_detection
+from regard.data.text import languages
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.serving.app import make_app
@@ -699,7 +699,7 @@ def test_default_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_language_identifier_is_loaded_once_by_concurrent_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    load_identifier = language_detection._load_identifier
+    load_identifier = languages._load_identifier
     loads: list[int] = []
     second_thread_waits = threading.Event()
 
@@ -708,8 +708,8 @@ def test_language_identifier_is_loaded_once_by_concurrent_threads(monkeypatch: p
         assert second_thread_waits.wait(10)
         return load_identifier()
 
-    monkeypatch.setattr(language_detection, "_load_identifier", load)
-    detector = language_detection.LanguageDetector()
+    monkeypatch.setattr(languages, "_load_identifier", load)
+    detector = languages.LanguageDetector()
     first = threading.Thread(target=detector.load)
     first.start()
     wait_until(lambda: loads)

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batching import prefetch
 from regard.data.images.image_sets import ImageSet
-from regard.data.images.preprocessing import Pixels, Resize
-from regard.devices import available_cpus
+from regard.data.images.preprocessing import Pixels, Resize, prefetch
+from regard.threads import available_cpus
 
 
 class ImageDataset(Protocol):

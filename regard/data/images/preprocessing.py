@@ -5,12 +5,14 @@ image.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,8 @@ from regard.config import Settings, SideLength
 from regard.errors import ErrorKind, UserError
 from regard.files import check_regular, open_regular, supported_image_formats
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Pixels = npt.NDArray[np.uint8]
 """(height, width, channels)"""
 Mode = Literal["RGB", "L"]
@@ -334,3 +338,21 @@ def open_view(path: Path, size: tuple[int, int]) -> Tensor:
     height, width = size
     fitted = ImageOps.fit(Image.fromarray(decode_image(path)), (width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(fitted)).permute(2, 0, 1)[None].float() / 255
+
+
+def prefetch(
+    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Apply a function to items in background threads and yield the results in order, at most `ahead` in advance."""
+    with ThreadPoolExecutor(threads) as pool:
+        futures: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                futures.append(pool.submit(function, item))
+                if len(futures) > ahead:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()

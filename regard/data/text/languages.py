@@ -1,10 +1,17 @@
-"""Languages: English names, codes in tags and column names, detection by script, languages without spaces."""
+"""Languages: codes, names and scripts, detection, and the check that texts are in the language of a model."""
 
+from __future__ import annotations
+
+import logging
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cache
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any, TypeVar
 
 from regard.errors import import_optional
 
@@ -133,3 +140,155 @@ def script_share(text: str, code: str) -> float:
 def has_spaces(code: str) -> bool:
     """Return whether a language, such as "en" or "zh-CN", is written with spaces between words."""
     return language_of(code) not in _UNSPACED
+
+
+@cache
+def _load_identifier() -> Any:
+    """Load the language identifier, which takes about a second and 100 MB."""
+    langid = import_optional("py3langid.langid", "data")
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+
+
+class LanguageDetector:
+    """Detects the language of a text among some candidates.
+
+    Candidates that the identifier does not know have the probability 0, unless it knows none of the candidates.
+    """
+
+    def __init__(self) -> None:
+        self._identifier: Any = None
+        self._known: frozenset[str] = frozenset()
+        self._selected: list[str] = []
+        self._loading = Lock()
+
+    def load(self) -> None:
+        """Load the identifier once; concurrent calls wait for the first one."""
+        with self._loading:
+            if self._identifier is None:
+                self._identifier = copy(_load_identifier())
+                self._known = frozenset(self._identifier.labels)
+
+    def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
+        """Return the candidates and their probabilities in per cent, the most likely first."""
+        if len(candidates) < 2:
+            return [(code, 100.0) for code in candidates]
+        self.load()
+        known = sorted(code for code in candidates if code in self._known)
+        if not known:
+            return [(code, round(100 / len(candidates), 1)) for code in candidates]
+        if known != self._selected:
+            self._identifier.set_languages(known)
+            self._selected = known
+        ranked = [(code, round(100 * probability, 1)) for code, probability in self._identifier.rank(text)]
+        return ranked + [(code, 0.0) for code in candidates if code not in known]
+
+
+class ExpectedLanguage:
+    """Compares texts with the language that they should have; `known` is False if the identifier does not know it.
+
+    Simplified and traditional Chinese are one language here.
+
+    Args:
+        code: Language code, such as "de" or "zh-Hant".
+    """
+
+    def __init__(self, code: str) -> None:
+        self._identifier = _load_identifier()
+        labels = self._identifier.labels
+        self.code = match_language(code, labels) or ("zh" if match_language(code, ["zt"]) else "")
+        self.known = bool(self.code)
+
+    def probability(self, text: str) -> tuple[float, str]:
+        """Return the probability of the expected language among all known ones, and the most likely language."""
+        ranked = self._identifier.rank(text)
+        return dict(ranked)[self.code], ranked[0][0]
+
+    def rank(self, text: str) -> list[tuple[str, float]]:
+        """Return all known languages and their probabilities, the most likely first."""
+        return [(str(code), float(probability)) for code, probability in self._identifier.rank(text)]
+
+
+UNDETERMINED = "und"
+"""Code of a language that could not be identified, as in ISO 639."""
+MIN_LETTERS, MIN_SCRIPT_LETTERS = 20, 4
+"""Letters of the shortest text that is identified, and of the shortest text whose script is examined."""
+MIN_PROBABILITY, MAX_EXPECTED = 0.95, 0.01
+"""Probability of another language from which, and of the expected one up to which, a text is reported."""
+CHECKED = 200
+"""Number of texts at the beginning of a file that are checked before they are translated."""
+Text = TypeVar("Text", bound=str)
+
+
+def warn_of_other_language(texts: Iterable[Text], code: str, noun: str) -> Iterator[Text]:
+    """Yield texts; warn once if one of the first is not in the language of the model.
+
+    Args:
+        texts: The texts.
+        code: Code of the language.
+        noun: What a text is called in the warning, such as "line".
+    """
+    check, warned = SourceLanguageCheck(code), False
+    for number, text in enumerate(texts, 1):
+        if number <= CHECKED and not warned and (other := check.find_other(text)):
+            found = "not" if other == UNDETERMINED else f"{language_name(other)}, not"
+            about = f"{noun} {number} is {found} {language_name(check.code)}, from which the model translates"
+            logging.getLogger("regard").warning(f"{about}: {text[:60]!r}")
+            warned = True
+        yield text
+
+
+MIN_OWN_SHARE = 0.03
+"""Share of the letters in the script of the language from which the others may be names, code and markup."""
+
+
+class SourceLanguageCheck:
+    """Finds texts that are clearly not in the language of a model; short texts and close cases are accepted.
+
+    Simplified and traditional Chinese are one language here.
+
+    Args:
+        code: Code of the language, such as "en"; texts in an unknown language are all accepted.
+
+    Examples:
+        >>> SourceLanguageCheck("en").find_other("我喜欢苹果")
+        'zh'
+    """
+
+    def __init__(self, code: str) -> None:
+        self.code = _spoken(code)
+        self.known = self.code in LANGUAGE_NAMES
+        self._identifier: ExpectedLanguage | None = None  # loaded when the first text needs it
+        self._identifies = find_spec("py3langid") is not None
+
+    def find_other(self, text: str) -> str:
+        """Return the code of the language of a text if it is another one; "" if the text may be in the language."""
+        letters = sum(map(str.isalpha, text))
+        if not self.known or letters < MIN_SCRIPT_LETTERS:
+            return ""
+        by_script = _spoken(detect_language([text]))
+        if by_script and by_script != self.code:
+            is_kanji = self.code == "ja" and by_script == "zh" and letters < MIN_LETTERS
+            return "" if is_kanji else by_script
+        other_script = not by_script and self.code in script_languages()
+        if other_script and script_share(text, self.code) >= MIN_OWN_SHARE:
+            return ""
+        if by_script or letters < MIN_LETTERS:
+            return UNDETERMINED if other_script else ""
+        return self._identify(text) or (UNDETERMINED if other_script else "")
+
+    def _identify(self, text: str) -> str:
+        if not self._identifies:
+            return ""
+        if self._identifier is None:
+            self._identifier = ExpectedLanguage(self.code)
+        if not self._identifier.known:
+            return ""
+        ranked = self._identifier.rank(text)
+        best, probability = ranked[0]
+        is_other = probability >= MIN_PROBABILITY and dict(ranked)[self.code] <= MAX_EXPECTED
+        return best if best != self.code and is_other else ""
+
+
+def _spoken(code: str) -> str:
+    language = language_of(code) if code else ""
+    return "zh" if language == "zt" else language

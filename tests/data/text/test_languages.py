@@ -1,8 +1,14 @@
-"""Language codes in names of columns, and detection by script."""
+"""Languages: codes, scripts, detection, and texts in another language."""
 
 import pytest
 
-from regard.data.text.languages import detect_language, find_language
+from regard.data.text.languages import (
+    ExpectedLanguage,
+    LanguageDetector,
+    SourceLanguageCheck,
+    detect_language,
+    find_language,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +48,78 @@ def test_language_of_a_column_name(name: str, code: str) -> None:
 )
 def test_language_of_a_script(texts: list[str], code: str) -> None:
     assert detect_language(texts) == code
+
+
+def test_single_language_is_certain() -> None:
+    assert LanguageDetector().rank("Das Haus", ["en"]) == [("en", 100.0)]
+
+
+def test_languages_unknown_to_the_identifier_are_equally_likely() -> None:
+    pytest.importorskip("py3langid")
+    assert LanguageDetector().rank("Das Haus", ["x1", "x2", "x3"]) == [("x1", 33.3), ("x2", 33.3), ("x3", 33.3)]
+
+
+def test_known_languages_are_ranked_and_others_have_probability_zero() -> None:
+    pytest.importorskip("py3langid")
+    detector = LanguageDetector()
+    for text, first in (("Das Haus ist alt und groß.", "de"), ("The house is old and large.", "en")):
+        ranked = detector.rank(text, ["x1", "en", "de"])
+        assert ranked[0][0] == first and ranked[0][1] > 50
+        assert ranked[-1] == ("x1", 0.0)
+        assert sum(share for _, share in ranked) == pytest.approx(100, abs=0.3)
+    ((best, _), _) = detector.rank("Das Haus ist alt und groß.", ["en", "fr"])
+    assert best in ("en", "fr")
+
+
+def test_expected_language_is_probable_only_in_its_own_texts() -> None:
+    pytest.importorskip("py3langid")
+    german = ExpectedLanguage("de")
+    assert german.known
+    probability, best = german.probability("Das Haus ist alt und groß.")
+    assert probability > 0.5 and best == "de"
+    probability, best = german.probability("The house is old and large.")
+    assert probability < 0.02 and best == "en"
+
+
+def test_codes_with_regions_and_both_kinds_of_chinese_are_known() -> None:
+    pytest.importorskip("py3langid")
+    assert [ExpectedLanguage(code).code for code in ("pt-BR", "zh-CN", "zt", "zh-Hant")] == ["pt", "zh", "zh", "zh"]
+    assert not ExpectedLanguage("x1").known
+
+
+ENGLISH = "The children were playing in the garden behind the old house."
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "found"),
+    [
+        ("en", "我喜欢苹果", "zh"),
+        ("zh", "これは日本語の文です", "ja"),
+        ("zh", "Dies", "und"),
+        ("en", "Die Kinder spielten im Garten hinter dem alten Haus.", "de"),
+        ("zh", ENGLISH, "en"),
+        ("de-AT", ENGLISH, "en"),
+    ],
+)
+def test_other_languages_are_found(code: str, text: str, found: str) -> None:
+    pytest.importorskip("py3langid")
+    assert SourceLanguageCheck(code).find_other(text) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("en", ENGLISH),
+        ("en", "Der Hund."),  # too short to tell
+        ("en", "12345 !?"),
+        ("zh", "我喜欢用 Python"),
+        ("zh", "在 :mod:`importlib.metadata` 里新增了 :func:`packages_distributions`。"),
+        ("zh-Hant", "這是一個句子"),
+        ("zh", "這是一個句子"),
+        ("ja", "東京都"),
+        ("source", "我喜欢苹果"),  # the language of the model is unknown
+        ("", "我喜欢苹果"),
+    ],
+)
+def test_texts_that_may_be_in_the_language_are_accepted(code: str, text: str) -> None:
+    assert SourceLanguageCheck(code).find_other(text) == ""

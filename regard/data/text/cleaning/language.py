@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.data.text.cleaning.texts import NGRAM_BITS, Texts, sums
-from regard.data.text.language_detection import ExpectedLanguage
+from regard.data.text.languages import ExpectedLanguage
 from regard.errors import UserError
 
 SMOOTHING = 0.01

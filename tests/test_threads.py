@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.devices import WAITING, available_cpus, configure_threads, describe_threads
+from regard.threads import WAITING, available_cpus, configure_threads, describe_threads
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Devices and CPU threads."""
+"""CPU threads: how many there are, and how they wait for each other."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from regard.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the torch device with this name; "auto" selects a GPU if one is available."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"device {name!r} cannot be used here ({reason}); try auto or cpu") from None
-    return device
 
 
 def available_cpus(root: Path = Path("/")) -> int:
