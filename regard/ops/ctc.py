@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.ops.cross_entropy import cross_entropy_
+
 MIN_EXTENSIONS = 8
 """Minimum number of tokens per position that prefix search appends to its prefixes."""
 LOG_ZERO = -1e30
@@ -70,20 +72,21 @@ def target_states(targets: Tensor, blank: int) -> Tensor:
     return states
 
 
-def state_emissions(log_probs: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor) -> Tensor:
-    """Return the log-probability of every state at every position, (B, T, L).
+def state_emissions(logits: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor) -> Tensor:
+    """Return the log-probability of every state at every position, (B, T, L), in float32 or better.
 
+    The logits are overwritten if they need a gradient, so that the log-probabilities of all tokens are never in memory.
     In the backward pass, states with the same token are added in a fixed order, unlike by `gather` on a GPU.
 
     Args:
-        log_probs: Log-probabilities at the positions of all sentences, concatenated, (N, V).
+        logits: Logits at the positions of all sentences, concatenated, (N, V).
         states: States of the targets, (B, L).
         sentences: Sentence of each position, (N,).
         positions: Number of each position in its sentence, (N,).
-        index: Where each position of a sentence is in `log_probs`; any value past its end, (B, T).
+        index: Where each position of a sentence is in `logits`; any value past its end, (B, T).
     """
     emissions: Tensor = _StateEmissions.apply(  # type: ignore[no-untyped-call]
-        log_probs, states, sentences, positions, index
+        logits, states, sentences, positions, index
     )
     return emissions
 
@@ -93,22 +96,27 @@ class _StateEmissions(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, log_probs: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor
+        ctx: Any, logits: Tensor, states: Tensor, sentences: Tensor, positions: Tensor, index: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(states, sentences, positions)
-        ctx.shape = log_probs.shape
-        return log_probs.gather(1, states[sentences])[index]
+        of_states = states[sentences]
+        chosen = logits.gather(1, of_states).to(torch.promote_types(logits.dtype, torch.float32))
+        # Replaces the logits by their probabilities, minus 1 for the first state.
+        losses = cross_entropy_(logits, of_states[:, 0], 0.0, backward=ctx.needs_input_grad[0])
+        ctx.save_for_backward(states, sentences, positions, logits)
+        return (chosen - chosen[:, :1] - losses[:, None])[index]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        states, sentences, positions = ctx.saved_tensors
+        states, sentences, positions, probs = ctx.saved_tensors
         first = (states[:, :, None] == states[:, None]).to(torch.uint8).argmax(2)  # state with the same token, (B, L)
         is_first = first[..., None] == torch.arange(states.shape[1], device=states.device)
         # The first state of each token gets the sum of all, and zeros are added for the others.
         sums = (grad @ is_first.to(grad.dtype))[sentences, positions]
-        total = grad.new_zeros(ctx.shape).scatter_add_(1, states[sentences], sums)
-        return total, None, None, None, None
+        total = sums.sum(1)
+        sums[:, 0] -= total
+        gradient = torch.mul(probs, -total[:, None], out=torch.empty_like(probs))
+        return gradient.scatter_add_(1, states[sentences], sums.to(probs.dtype)), None, None, None, None
 
 
 def align_states(emissions: Tensor, lengths: Tensor, states: Tensor, target_lengths: Tensor, blank: int) -> Tensor:

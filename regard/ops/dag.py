@@ -64,25 +64,29 @@ def align(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_length
 
     The arguments are those of `log_likelihood`. A target with more tokens than vertices is not aligned.
     """
-    ends, origins = best_paths(emissions, transitions, lengths)
+    ends, origins = best_paths(emissions, transitions, lengths, target_lengths)
     assigned = trace_back(ends, origins, target_lengths)
     return assigned.masked_fill((target_lengths > lengths - 2)[:, None], -1)
 
 
-def best_paths(emissions: Tensor, transitions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+def best_paths(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Find the most probable paths with 0 to U tokens by the Viterbi algorithm.
+
+    Paths with more tokens than the target, if target lengths are given, have undefined values.
 
     Returns:
         The log-probability of the best path by number of tokens and vertex of the last one, with the transition to the
         last vertex, (U + 1, B, L), and for each token and vertex the previous vertex of the path, (U, B, L).
     """
     emissions = _mask_emissions(emissions, lengths)
-    B, L, U = emissions.shape
-    best, origins = [_start(emissions)], torch.empty(U, B, L, dtype=torch.long, device=lengths.device)
-    for u in range(U):
-        score, origins[u] = (best[-1][:, :, None] + transitions).max(1)
-        best.append(score + emissions[:, :, u])
-    return torch.stack(best) + _to_last(transitions, lengths), origins
+    if dispatch.dag_kernels_apply(emissions, transitions):
+        counts = torch.full_like(lengths, emissions.shape[2]) if target_lengths is None else target_lengths
+        best, origins = _best_paths_kernel(emissions, transitions, lengths, counts)
+    else:
+        best, origins = find_best_paths(emissions, transitions)
+    return best + _to_last(transitions, lengths), origins
 
 
 def trace_back(ends: Tensor, origins: Tensor, counts: Tensor) -> Tensor:
@@ -124,6 +128,16 @@ class _LogLikelihood(torch.autograd.Function):
 # The formulas
 
 
+def find_best_paths(emissions: Tensor, transitions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of the best path to each vertex with each number of tokens, and previous vertices."""
+    B, L, U = emissions.shape
+    best, origins = [_start(emissions)], torch.empty(U, B, L, dtype=torch.long, device=emissions.device)
+    for u in range(U):
+        score, origins[u] = (best[-1][:, :, None] + transitions).max(1)
+        best.append(score + emissions[:, :, u])
+    return torch.stack(best), origins
+
+
 def sum_paths(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:
     """Return the log-probability of reaching each vertex with each number of tokens, (U + 1, B, L)."""
     reached = [_start(emissions)]
@@ -158,6 +172,21 @@ def posteriors(
 
 
 # The same by kernels
+
+
+def _best_paths_kernel(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    from regard.ops.triton import dag as kernels
+
+    B, L, U = emissions.shape
+    best = emissions.new_full((U + 1, B, L), LOG_ZERO)
+    best[0, :, 0].zero_()
+    origins = torch.zeros(U, B, L, dtype=torch.long, device=emissions.device)
+    graphs = emissions.transpose(1, 2).contiguous(), transitions.contiguous(), lengths, target_lengths
+    with on_device(emissions):
+        kernels.best_paths[(B,)](*graphs, best, origins, L, U, BLOCK=BLOCK)
+    return best, origins
 
 
 def _sum_paths_kernel(emissions: Tensor, transitions: Tensor, lengths: Tensor, target_lengths: Tensor) -> Tensor:

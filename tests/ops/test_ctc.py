@@ -94,12 +94,12 @@ def test_emissions_of_states_have_the_gradient_of_their_selection(packed: bool) 
     weights = torch.randn(2, 5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * inside[..., None]
     found = []
     for ours in (True, False):
-        log_probs = random_log_probs(1, 1, len(sentences), 4)[0].requires_grad_()
+        logits = (3 * random_log_probs(1, 1, len(sentences), 4)[0]).requires_grad_()
         if ours:
-            emissions = state_emissions(log_probs, states, sentences, positions, index)
+            emissions = state_emissions(logits * 1, states, sentences, positions, index)
         else:
-            emissions = log_probs.gather(1, states[sentences])[index]
-        (grad,) = torch.autograd.grad((emissions * weights).sum(), log_probs)
+            emissions = logits.log_softmax(-1).gather(1, states[sentences])[index]
+        (grad,) = torch.autograd.grad((emissions * weights).sum(), logits)
         found.append((emissions.detach(), grad))
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-12)
 
@@ -108,12 +108,12 @@ def test_emissions_of_states_have_the_gradient_of_their_selection(packed: bool) 
 def test_gradients_of_state_emissions_on_a_gpu_are_equal_each_time() -> None:
     states = target_states(torch.randint(1, 5, (40, 30), device="cuda"), BLANK)
     index = torch.arange(40 * 64, device="cuda")
-    log_probs = torch.randn(len(index), 50, device="cuda").log_softmax(-1).requires_grad_()
+    logits = torch.randn(len(index), 50, device="cuda", requires_grad=True)
     weights = torch.rand(40, 64, 61, device="cuda")
 
     def gradient() -> Tensor:
-        emissions = state_emissions(log_probs, states, index // 64, index % 64, index.view(40, 64))
-        return torch.autograd.grad((emissions * weights).sum(), log_probs)[0]
+        emissions = state_emissions(logits * 1, states, index // 64, index % 64, index.view(40, 64))
+        return torch.autograd.grad((emissions * weights).sum(), logits)[0]
 
     first = gradient()
     assert all(torch.equal(gradient(), first) for _ in range(10))

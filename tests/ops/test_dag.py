@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.ops import dispatch
-from regard.ops.dag import align, log_likelihood, mask_transitions
+from regard.ops.dag import align, best_paths, log_likelihood, mask_transitions
 
 LENGTHS, TARGET_LENGTHS = [7, 5, 2, 4, 6], [3, 3, 0, 3, 1]  # the fourth target has more tokens than inner vertices
 
@@ -104,5 +104,7 @@ def test_kernels_agree_with_the_formulas(monkeypatch: pytest.MonkeyPatch) -> Non
         inputs = emissions.clone().requires_grad_(), scores.log_softmax(-1).requires_grad_()
         found = log_likelihood(*inputs, lengths, target_lengths)
         grads = torch.autograd.grad(torch.where(found.isinf(), 0, found).sum(), inputs)
-        results.append((found, *grads))
+        aligned = align(emissions, scores.log_softmax(-1), lengths, target_lengths)
+        ends, _ = best_paths(emissions, scores.log_softmax(-1), lengths)
+        results.append((found, *grads, aligned, ends.max(2).values.clamp(min=-1e29)))
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)

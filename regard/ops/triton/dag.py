@@ -43,6 +43,39 @@ def sum_paths(emissions, transitions, lengths, target_lengths, reached, L, U, BL
 
 
 @triton.jit(do_not_specialize=["L", "U"])
+def best_paths(emissions, transitions, lengths, target_lengths, best, origins, L, U, BLOCK: tl.constexpr):
+    """Write the log-probability of the best path to each vertex with each number of tokens, and its previous vertex."""
+    graph = tl.program_id(0).to(tl.int64)
+    length, tokens = tl.load(lengths + graph), tl.load(target_lengths + graph)
+    emissions += graph * U * L
+    transitions += graph * L * L
+    step = tl.num_programs(0).to(tl.int64) * L
+    best += graph * L
+    origins += graph * L
+    vertex = tl.arange(0, BLOCK)
+    for _ in range(tokens):
+        for first in range(0, length, BLOCK):
+            j = first + vertex
+            highest = tl.full([BLOCK], 2 * LOG_ZERO, tl.float32)
+            origin = tl.zeros([BLOCK], tl.int32)
+            for start in range(0, first + BLOCK, BLOCK):
+                i = start + vertex
+                inside = (i < length)[:, None] & (j < length)[None, :]
+                edge = tl.load(transitions + i[:, None] * L + j[None, :], mask=inside, other=LOG_ZERO)
+                x = tl.load(best + i, mask=i < length, other=LOG_ZERO)[:, None] + edge
+                maximum = tl.max(x, 0)
+                origin = tl.where(maximum > highest, start + tl.argmax(x, 0), origin)
+                highest = tl.maximum(highest, maximum)
+            emission = tl.load(emissions + j, mask=j < length, other=LOG_ZERO)
+            tl.store(best + step + j, highest + emission, mask=j < length)
+            tl.store(origins + j, origin, mask=j < length)
+        tl.debug_barrier()
+        best += step
+        origins += step
+        emissions += L
+
+
+@triton.jit(do_not_specialize=["L", "U"])
 def sum_rests(emissions, transitions, lengths, target_lengths, rests, L, U, BLOCK: tl.constexpr):
     """Write the log-probability of the rest of the target after each vertex and number of tokens."""
     graph = tl.program_id(0).to(tl.int64)

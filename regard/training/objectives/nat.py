@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from regard.data.text.tokens import RaggedArray
 from regard.errors import UserError
@@ -116,8 +117,16 @@ class NATTargets:
         return x[0] if isinstance(self.layout, Packed) else x.flatten(0, 1)[self._real]
 
     def to_rows(self, x: Tensor) -> Tensor:
-        """Arrange decoder outputs as one sentence per row, (B, T, …), with undefined values past its end."""
-        return x if isinstance(self.layout, Padded) else x[0][self._index(self.layout)]
+        """Arrange decoder outputs (1, N, …) as one sentence per row, (B, T, …), with undefined values past its end.
+
+        Gradients past the end of a sentence are ignored.
+        """
+        if isinstance(self.layout, Padded):
+            return x
+        rows: Tensor = _Rows.apply(  # type: ignore[no-untyped-call]
+            x[0], self._index(self.layout), self.sentences, self.positions
+        )
+        return rows
 
     @staticmethod
     def _index(layout: Packed) -> Tensor:
@@ -129,13 +138,16 @@ class NATTargets:
         """Concatenate one sentence per row (B, T) to (N,)."""
         return rows[self.sentences, self.positions]
 
-    def emissions(self, log_probs: Tensor, states: Tensor) -> Tensor:
-        """Select the log-probabilities of each sentence's tokens (B, L) at its positions, (B, T, L)."""
+    def emissions_(self, logits: Tensor, states: Tensor) -> Tensor:
+        """Return the log-probabilities of each sentence's tokens (B, L) at its positions, (B, T, L).
+
+        The logits are overwritten if they need a gradient.
+        """
         if isinstance(self.layout, Packed):
-            return ctc.state_emissions(log_probs[0], states, self.sentences, self.positions, self._index(self.layout))
-        B, T, _ = log_probs.shape
+            return ctc.state_emissions(logits[0], states, self.sentences, self.positions, self._index(self.layout))
+        B, T, _ = logits.shape
         index = torch.arange(B * T, device=states.device)
-        return ctc.state_emissions(log_probs.flatten(0, 1), states, index // T, index % T, index.view(B, T))
+        return ctc.state_emissions(logits.flatten(0, 1), states, index // T, index % T, index.view(B, T))
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum values (N,) over each sentence, (B,)."""
@@ -151,6 +163,20 @@ class NATTargets:
         ranks = torch.empty_like(order).scatter_(0, order, self.positions)
         sampled = ranks < counts[self.sentences]
         return sampled if candidates is None else sampled & candidates
+
+
+class _Rows(torch.autograd.Function):
+    """Selection of the positions of each sentence, whose backward pass is a selection too, unlike that of indexing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:
+        ctx.save_for_backward(sentences, positions)
+        return x[index]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return grad[ctx.saved_tensors], None, None, None
 
 
 def exact_targets(target_layout: Layout, is_sentence: Tensor | None = None) -> NATTargets:
@@ -290,17 +316,18 @@ class NATObjective(Objective):
         masked = torch.ones_like(path, dtype=torch.bool)
         if self.reveal == "glancing":
             with torch.no_grad():
-                log_probs = encoded.logits(path, masked).float().log_softmax(-1)
-                emissions = targets.emissions(log_probs, states)
+                logits = encoded.logits(path, masked)
+                emissions = targets.emissions_(logits, states)
                 path = targets.from_rows(ctc.align_states(emissions, positions, states, lengths, blank))
-                wrong = targets.flatten(log_probs.argmax(-1)) != path
+                wrong = targets.flatten(logits.argmax(-1)) != path
             masked = ~targets.sample(self._number_revealed(targets.sum(wrong.long()), step))
-        log_probs = encoded.logits(path, masked).float().log_softmax(-1)
-        if batch.fixed_shape or log_probs.is_cuda:  # torch's loss adds gradients in any order on a GPU
-            emissions = targets.emissions(log_probs, states)
+        logits = encoded.logits(path, masked)
+        if batch.fixed_shape or logits.is_cuda:  # torch's loss adds gradients in any order on a GPU
+            emissions = targets.emissions_(logits, states)
             log_likelihood = ctc.state_log_likelihood(emissions, positions, states, lengths, blank)
         else:
-            log_likelihood = ctc.log_likelihood(targets.to_rows(log_probs), positions, tokens, lengths, blank)
+            log_probs = targets.to_rows(logits.float().log_softmax(-1))
+            log_likelihood = ctc.log_likelihood(log_probs, positions, tokens, lengths, blank)
         fits = log_likelihood > -torch.inf
         return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
 
@@ -311,20 +338,20 @@ class NATObjective(Objective):
         vertices = targets.layout.lengths
 
         def predict(labels: Tensor, masked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            """Return log-probabilities of all tokens, of those of the target at each vertex, and of transitions."""
+            """Return logits, and log-probabilities of the target's tokens at each vertex and of transitions."""
             x = encoded.decode(labels, masked)
-            log_probs = encoded.model.logits(x).float().log_softmax(-1)
+            logits = encoded.model.logits(x)
             transitions = encoded.model.transitions(targets.to_rows(x), vertices)
-            return log_probs, targets.emissions(log_probs, tokens), transitions
+            return logits, targets.emissions_(logits, tokens), transitions
 
         labels = torch.zeros_like(targets.positions)
         masked = torch.ones_like(labels, dtype=torch.bool)
         if self.reveal == "glancing":
             with torch.no_grad():
-                log_probs, emissions, transitions = predict(labels, masked)
+                logits, emissions, transitions = predict(labels, masked)
                 assigned = targets.from_rows(dag.align(emissions, transitions, vertices, lengths))
                 labels = tokens[targets.sentences, assigned.clamp(min=0)]
-                wrong = (targets.flatten(log_probs.argmax(-1)) != labels) & (assigned >= 0)
+                wrong = (targets.flatten(logits.argmax(-1)) != labels) & (assigned >= 0)
                 number = self._number_revealed(targets.sum(wrong.long()), step)
             masked = ~targets.sample(number, assigned >= 0)
         _, emissions, transitions = predict(labels, masked)
