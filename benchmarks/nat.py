@@ -38,6 +38,7 @@ import safetensors.torch
 import torch
 from harness import RESULTS, environment, save_result
 from reports.nat import EAGER, GREEDY, IMAGES, ONE_PASS
+from translation import Table
 
 from regard.data.builtin.corpus import load_examples
 from regard.data.text.readers import read_lines, read_pairs
@@ -95,6 +96,7 @@ STUDENTS = {
     "end": Student([*LONG, "model.length=end"]),
     "ctc": Student([*CTC, *CAPTURED, "objective.reveal=none", *SHORT]),
     "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
+    "dag": Student([*Table.load("multi30k-nat").configurations["distilled"].set]),
 }
 SYSTEMS: list[tuple[str, str, str]] = [  # name, run, search settings
     (GREEDY, "teacher", "beam=1"),
@@ -111,6 +113,8 @@ SYSTEMS: list[tuple[str, str, str]] = [  # name, run, search settings
     ("CTC", "ctc", ""),
     ("CTC + GLAT", "ctc-glat", ""),
     ("CTC + GLAT, prefix beam 5", "ctc-glat", "beam=5"),
+    *((f"graph, {path}", "dag", f"path={path}") for path in ("greedy", "lookahead", "viterbi")),
+    ("graph, beam 5", "dag", "beam=5"),
 ]
 
 

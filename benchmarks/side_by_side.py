@@ -9,6 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
+
+GRACE = 60
+"""Seconds for a process that was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, parallel: int, limit: float, mps
             finish, the job is not started.
         folder: Each job writes its output to a file NAME.log in it.
         parallel: Number of jobs that run at the same time.
-        limit: Seconds after which jobs are stopped or not started.
+        limit: Seconds after which jobs are asked to stop, and no more are started.
         mps: Whether to share the GPU by NVIDIA's multi-process service.
     """
     end = time.monotonic() + limit
@@ -41,17 +45,7 @@ def run_jobs(jobs: Sequence[Job], folder: Path, parallel: int, limit: float, mps
             print(f"{job.name}: not started, because {', '.join(missing)} did not finish", flush=True)
             return False
         with (folder / f"{job.name}.log").open("w") as log:
-            try:
-                code = subprocess.run(
-                    [sys.executable, *job.words],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=max(0.1, end - time.monotonic()),
-                    env=os.environ | {"OMP_NUM_THREADS": threads},
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                code = -1
+            code = run_process([sys.executable, *job.words], log, max(0.1, end - time.monotonic()), threads)
         if code:
             lines = Path(log.name).read_text().splitlines()
             print(f"{job.name}: {'out of time' if code < 0 else 'failed'}: {lines[-1:]}", flush=True)
@@ -62,6 +56,19 @@ def run_jobs(jobs: Sequence[Job], folder: Path, parallel: int, limit: float, mps
         for job in jobs:
             started[job.name] = pool.submit(run, job)
     return sum(not future.result() for future in started.values())
+
+
+def run_process(words: Sequence[str], log: TextIO, limit: float, threads: str) -> int:
+    """Run a process; return its exit code, or -1 if it had to be stopped after the limit."""
+    environment = os.environ | {"OMP_NUM_THREADS": threads}
+    process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    for stop, seconds in ((process.terminate, limit), (process.kill, GRACE)):
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            stop()
+    process.wait()
+    return -1
 
 
 @contextmanager

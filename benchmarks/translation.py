@@ -7,8 +7,9 @@
 A table is a file configurations/TABLE.yaml: data sets in the folder DATA, and configurations as changes to a recipe.
 Runs are processes side by side, in the given order, seed by seed. Each of them writes OUT/NAME-seedN.json when it is
 finished: the BLEU on the validation data, and with --test BLEU and chrF on the test data, with beam 5 and the default
-length penalty. Runs that are not finished within the limit are reported. The same command continues; it skips the runs
-that have a result.
+length penalty; non-autoregressive models are scored with every search that they support. At the limit, training stops,
+and the best model so far is scored in OUT/NAME-seedN.stopped.json. The same command continues; it skips the runs that
+have a result.
 
 A configuration with teachers is a student: its teachers are trained first and translate texts of their languages, alone
 or as an ensemble, and the student is trained on the original and all synthetic pairs.
@@ -22,17 +23,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import yaml
 from harness import environment, save_result
 from pydantic import Field
 from side_by_side import Job, run_jobs
 
 from regard.config import Settings
+from regard.console import Interrupted
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import Pair, read_lines, read_pairs
-from regard.decoding.settings import SearchSettings
+from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings
 from regard.evaluation.metrics import Score, bleu, chrf
+from regard.models.nat import NATransformerConfig
 from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 from regard.training.distillation import Corpus, Distillation, distill, format_pairs
@@ -61,12 +63,14 @@ class Teachers(Settings):
 class Configuration(Settings):
     """Changes to the recipe; with `first`, a model is trained before with further changes, and `then` follows."""
 
+    like: str | None = Field(None, description="configuration whose changes precede those of `set`")
     set: tuple[str, ...] = ()
     first: tuple[str, ...] | None = None
     then: tuple[str, ...] = ()
     teachers: tuple[Teachers, ...] = ()
-    weights: dict[str, float] = Field({}, description="of the corpora: original, or the name of a text")
+    weights: dict[str, float] = Field({}, description="of the corpora: original, or the name of a text; 0: not used")
     init: str | None = Field(None, description="start from the model of this configuration with the same seed")
+    encoder: str | None = Field(None, description="start from the encoder of this configuration with seed 1")
     sets: tuple[str, ...] | None = Field(None, description="data sets to train and test on; all by default")
 
 
@@ -86,7 +90,11 @@ class Table(Settings):
     @classmethod
     def load(cls, name: str, reverse: bool = False) -> "Table":
         path = FOLDER / f"{name}.yaml"
-        table = cls.parse(yaml.safe_load(path.read_text("utf-8")), path.name)
+        values = yaml.safe_load(path.read_text("utf-8"))
+        for configuration in values["configurations"].values():  # in the order of the file
+            if like := configuration.get("like"):
+                configuration["set"] = [*values["configurations"][like]["set"], *configuration.get("set", ())]
+        table = cls.parse(values, path.name)
         return table.changed(languages=table.languages[::-1]) if reverse else table
 
     def files(self, data: Path, name: str, split: int) -> tuple[Path, Path]:
@@ -117,7 +125,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", action="append", default=[], dest="changes")
     parser.add_argument("--reverse", action="store_true", help="translate in the opposite direction")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--limit", type=float, default=86_400, help="seconds for all runs")
+    parser.add_argument("--limit", type=float, default=86_400, help="seconds after which training stops")
     parser.add_argument("--mps", action="store_true", help="share the GPU by NVIDIA's multi-process service")
     parser.add_argument("--test", action="store_true", help="score the test data too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -204,6 +212,7 @@ def plan(table: Table, arguments: argparse.Namespace) -> list[Job]:
             configuration = table.configurations[item.name]
             before = [] if item.backward else list_teaching(table, item.name)
             before += [Run(configuration.init, item.seed)] if configuration.init else []
+            before += [Run(configuration.encoder, 1)] if configuration.encoder else []
             seeds, own, result = (item.seed,), [], f"{key}.json"
         after = tuple(add(each) for each in before)
         words = [__file__, arguments.table, arguments.data, arguments.out, item.name, "--seed", *seeds, "--child"]
@@ -234,34 +243,60 @@ def train_configuration(table: Table, arguments: argparse.Namespace, run: Run) -
         changes += [f"init.from={out / 'first'}", *configuration.then]
     if configuration.init is not None:
         changes += [f"init.from={arguments.out / str(Run(configuration.init, run.seed)) / 'run'}"]
-    outcome = train(table, data, run, out / "run", [*changes, *arguments.changes], corpora)
-    device = choose_device("auto")
+    if configuration.encoder is not None:
+        changes += [f"init.from={arguments.out / str(Run(configuration.encoder, 1)) / 'run'}", "init.parts=encoder"]
+    device, stopped = choose_device("auto"), False
+    try:
+        outcome = describe(train(table, data, run, out / "run", [*changes, *arguments.changes], corpora))
+    except Interrupted:
+        stopped = (out / "run" / "best").exists()
+        if not stopped:
+            raise
+        outcome = {}
     translator = Translator.load(out / "run" / "best", device=device)
     sets = table.sets_of(run.name)
     scored = {each: score(table, translator, data, each, arguments.test and not run.backward, out) for each in sets}
     result = {
-        "what": f"{table.title}, {' to '.join(table.languages)}, {run.name}, beam {BEAM}, default length penalty",
+        "what": f"{table.title}, {' to '.join(table.languages)}, {run.name}, default length penalty",
         "configuration": configuration.model_dump(mode="json", exclude_unset=True)
         | {"all": table.all, "further": arguments.changes},
         **(next(iter(scored.values())) if len(table.sets) == 1 else {"sets": scored}),
-        **describe(outcome, run.seed, device),
+        **outcome,
+        "seed": run.seed,
+        **environment(device),
     }
-    save_result(result, arguments.out / f"{run}.json")
+    save_result(result, arguments.out / (f"{run}.stopped.json" if stopped else f"{run}.json"))
+    if stopped:
+        sys.exit("stopped before the last step; the best model so far was scored")
 
 
 def score(table: Table, translator: Translator, data: Path, name: str, test: bool, out: Path) -> dict[str, Any]:
-    """Return the BLEU on a validation set, and the test scores."""
+    """Return the search with the highest BLEU on a validation set, with its scores, and the scores of all searches."""
     tokenize = table.tokenize or tokenisation_for(table.languages[1])
-    result: dict[str, Any] = {"val": round(translate(translator, table.pairs(data, name, 1), tokenize)[1].value, 3)}
-    if not test:
-        return result
-    pairs = table.pairs(data, name, 2)
-    translations, found = translate(translator, pairs, tokenize)
-    (out / f"{name}.{table.languages[1]}").write_text("".join(f"{line}\n" for line in translations), "utf-8")
-    return result | {
-        "score": found.as_dict(),
-        "chrf": chrf(translations, [pair.target for pair in pairs]).as_dict(),
-    }
+    searches, found = list_searches(translator), dict[str, dict[str, Any]]()
+    for search, settings in searches.items():
+        _, valid = translate(translator, table.pairs(data, name, 1), settings, tokenize)
+        found[search] = {"val": round(valid.value, 3)}
+        if test:
+            pairs = table.pairs(data, name, 2)
+            translations, tested = translate(translator, pairs, settings, tokenize)
+            stem = name if len(searches) == 1 else f"{name}-{search.replace(' ', '-')}"
+            (out / f"{stem}.{table.languages[1]}").write_text("".join(f"{line}\n" for line in translations), "utf-8")
+            references = [pair.target for pair in pairs]
+            found[search] |= {"score": tested.as_dict(), "chrf": chrf(translations, references).as_dict()}
+    best = max(found, key=lambda search: found[search]["val"])
+    return {"search": best, **found[best]} | ({"searches": found} if len(found) > 1 else {})
+
+
+def list_searches(translator: Translator) -> dict[str, SearchSettings | NATSettings]:
+    """Return the searches that the model is scored with, by name."""
+    config = translator.model.config
+    if not isinstance(config, NATransformerConfig):
+        return {f"beam {BEAM}": SearchSettings(beam=BEAM)}
+    if config.length != "dag":
+        return {"one pass": NATSettings(iterations=1)}
+    paths: tuple[Literal["greedy", "lookahead", "viterbi"], ...] = ("greedy", "lookahead", "viterbi")
+    return {path: NATSettings(path=path) for path in paths} | {f"beam {BEAM}": NATSettings(beam=BEAM)}
 
 
 def translate_text(table: Table, arguments: argparse.Namespace, teaching: Teaching) -> None:
@@ -290,7 +325,7 @@ def list_corpora(table: Table, out: Path, run: Run, data: Path) -> list[dict[str
     """Return the training corpora of a run: the original pairs and those of its teachers."""
     weights = table.configurations[run.name].weights
     corpora: list[dict[str, Any]] = []
-    for each in table.sets_of(run.name):
+    for each in table.sets_of(run.name) if weights.get("original", 1) else ():
         source, target = table.files(data, each, 0)
         corpora.append({"source": str(source), "target": str(target), "weight": weights.get("original", 1)})
     for teaching in () if run.backward else list_teaching(table, run.name):
@@ -320,22 +355,22 @@ def train(
     return run_recipe(load_recipe(Path(table.recipe), changes, overrides), out)
 
 
-def translate(translator: Translator, pairs: Sequence[Pair], tokenize: str) -> tuple[list[str], Score]:
+def translate(
+    translator: Translator, pairs: Sequence[Pair], settings: DecodingSettings, tokenize: str
+) -> tuple[list[str], Score]:
     """Translate the sources; return the translations and their BLEU."""
-    found = translator.hypotheses([pair.source for pair in pairs], SearchSettings(beam=BEAM), split=False)
+    found = translator.hypotheses([pair.source for pair in pairs], settings, split=False)
     translations = [hypotheses[0].text.replace("\n", " ") for hypotheses in found]
     return translations, bleu(translations, [pair.target for pair in pairs], tokenize)
 
 
-def describe(outcome: RunResult, seed: int, device: torch.device) -> dict[str, Any]:
+def describe(outcome: RunResult) -> dict[str, Any]:
     return {
         "validation": outcome.scores,
         "best_step": outcome.best_step,
         "steps": outcome.steps,
         "training_seconds": round(outcome.seconds, 1),
         "phases": {name: round(seconds, 1) for name, seconds in outcome.phases.items()},
-        "seed": seed,
-        **environment(device),
     }
 
 

@@ -47,8 +47,8 @@ def test_configurations_have_valid_recipes(table: str, name: str) -> None:
         changes = [*TABLES[table].all, *configuration.set, *phase]
         training = load_recipe(Path(TABLES[table].recipe), changes).training
         assert training.steps % training.validate_every == 0
-    used = [teachers.name for teachers in configuration.teachers] + [configuration.init] * bool(configuration.init)
-    assert set(used) <= TABLES[table].configurations.keys()
+    used = [teachers.name for teachers in configuration.teachers] + [configuration.init, configuration.encoder]
+    assert set(used) - {None} <= TABLES[table].configurations.keys()
 
 
 def test_teachers_are_trained_once_and_before_their_students(tmp_path: Path) -> None:
@@ -85,6 +85,41 @@ def test_student_is_trained_on_translations_of_both_directions(tmp_path: Path) -
     assert result["score"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:none")
     assert 0 <= result["val"] <= 100
     assert "score" not in json.loads((out / "rehearsal-teacher-backward-seed1.json").read_text())
+
+
+def test_non_autoregressive_student_is_scored_with_every_search(tmp_path: Path) -> None:
+    table, out = TABLES["multi30k-nat"], tmp_path / "out"
+    write_splits(table, tmp_path)
+    given = arguments("multi30k-nat", tmp_path, "rehearsal-distilled", seed=[2])
+    jobs = script.plan(table, given)
+    teaching = "rehearsal-teacher-seed1-train-beam2"
+    assert [job.name for job in jobs] == ["rehearsal-teacher-seed1", teaching, "rehearsal-distilled-seed2"]
+    for job in jobs:
+        script.main([word for word in job.words if word != script.__file__])
+    (corpus,) = script.list_corpora(table, out, script.Run("rehearsal-distilled", 2), tmp_path)
+    assert corpus["source"] == str(out / f"{teaching}.tsv")
+    assert load_recipe(out / "rehearsal-distilled-seed2" / "run" / "recipe.yaml").init.parts == "encoder"
+    result = json.loads((out / "rehearsal-distilled-seed2.json").read_text())
+    assert list(result["searches"]) == ["greedy", "lookahead", "viterbi", "beam 5"]
+    best = result["searches"][result["search"]]
+    assert (result["val"], result["score"]) == (best["val"], best["score"])
+    assert best["val"] == max(each["val"] for each in result["searches"].values())
+
+
+def test_best_model_of_a_stopped_run_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_splits(MULTI30K, tmp_path)
+    given, run = arguments("multi30k", tmp_path, "rehearsal-teacher"), script.Run("rehearsal-teacher", 1)
+    train = script.train
+
+    def train_and_stop(*values: Any) -> None:
+        train(*values)
+        raise script.Interrupted(15)
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit, match="the best model so far was scored"):
+        patched.setattr(script, "train", train_and_stop)
+        script.train_configuration(MULTI30K, given, run)
+    assert 0 <= json.loads((tmp_path / "out" / f"{run}.stopped.json").read_text())["val"] <= 100
+    assert [job.name for job in script.plan(MULTI30K, given)] == [str(run)]  # the same command continues
 
 
 @pytest.mark.parametrize(("reverse", "tokeniser"), [(False, "tok:zh"), (True, "tok:13a")])
