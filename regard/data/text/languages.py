@@ -149,15 +149,30 @@ def _load_identifier() -> Any:
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
+def _find_label(code: str, labels: Sequence[str]) -> str | None:
+    """Return the label of the identifier for a language code; it does not distinguish the scripts of Chinese."""
+    return match_language(code, labels) or ("zh" if language_of(code) == "zt" else None)
+
+
+def _is_traditional(text: str) -> bool:
+    """Return whether a text contains more characters of traditional than of simplified Chinese."""
+    from regard.data.text.cleaning.characters import SIMPLIFIED, TRADITIONAL, variants
+
+    table = variants()
+    found = [table[ord(character)] for character in text]
+    return found.count(TRADITIONAL) > found.count(SIMPLIFIED)
+
+
 class LanguageDetector:
     """Detects the language of a text among some candidates.
 
     Candidates that the identifier does not know have the probability 0, unless it knows none of the candidates.
+    Simplified and traditional Chinese are distinguished by their characters.
     """
 
     def __init__(self) -> None:
         self._identifier: Any = None
-        self._known: frozenset[str] = frozenset()
+        self._labels: Sequence[str] = ()
         self._selected: list[str] = []
         self._loading = Lock()
 
@@ -166,21 +181,24 @@ class LanguageDetector:
         with self._loading:
             if self._identifier is None:
                 self._identifier = copy(_load_identifier())
-                self._known = frozenset(self._identifier.labels)
+                self._labels = list(self._identifier.labels)
 
     def rank(self, text: str, candidates: Sequence[str]) -> list[tuple[str, float]]:
         """Return the candidates and their probabilities in per cent, the most likely first."""
         if len(candidates) < 2:
             return [(code, 100.0) for code in candidates]
         self.load()
-        known = sorted(code for code in candidates if code in self._known)
-        if not known:
+        traditional = _is_traditional(text)
+        candidates = sorted(candidates, key=lambda code: (language_of(code) == "zt") != traditional)
+        # Of candidates with the same label, the first has its probability.
+        codes = {label: code for code in reversed(candidates) if (label := _find_label(code, self._labels))}
+        if not codes:
             return [(code, round(100 / len(candidates), 1)) for code in candidates]
-        if known != self._selected:
-            self._identifier.set_languages(known)
-            self._selected = known
-        ranked = [(code, round(100 * probability, 1)) for code, probability in self._identifier.rank(text)]
-        return ranked + [(code, 0.0) for code in candidates if code not in known]
+        if sorted(codes) != self._selected:
+            self._selected = sorted(codes)
+            self._identifier.set_languages(self._selected)
+        ranked = [(codes[label], round(100 * share, 1)) for label, share in self._identifier.rank(text)]
+        return ranked + [(code, 0.0) for code in candidates if code not in codes.values()]
 
 
 class ExpectedLanguage:
@@ -194,8 +212,7 @@ class ExpectedLanguage:
 
     def __init__(self, code: str) -> None:
         self._identifier = _load_identifier()
-        labels = self._identifier.labels
-        self.code = match_language(code, labels) or ("zh" if match_language(code, ["zt"]) else "")
+        self.code = _find_label(code, self._identifier.labels) or ""
         self.known = bool(self.code)
 
     def probability(self, text: str) -> tuple[float, str]:

@@ -71,6 +71,21 @@ def test_known_languages_are_ranked_and_others_have_probability_zero() -> None:
     assert best in ("en", "fr")
 
 
+def test_the_script_of_chinese_is_found_by_its_characters() -> None:
+    detector = LanguageDetector()
+    for text, codes in (
+        ("這些孩子喜歡蘋果", ["zt", "zh"]),
+        ("这些孩子喜欢苹果", ["zh", "zt"]),
+        ("一二三", ["zh", "zt"]),
+    ):
+        for candidates in (["en", "zh", "zt"], ["zt", "zh", "en"]):
+            ranked = detector.rank(text, candidates)
+            assert ranked[0][0] == codes[0] and ranked[0][1] > 99
+            assert dict(ranked)[codes[1]] == 0.0
+        assert detector.rank(text, ["en", "zt"])[0][0] == "zt"
+        assert detector.rank(text, ["en", "zh-Hans"])[0][0] == "zh-Hans"
+
+
 def test_expected_language_is_probable_only_in_its_own_texts() -> None:
     pytest.importorskip("py3langid")
     german = ExpectedLanguage("de")
