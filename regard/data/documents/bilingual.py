@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from regard.data.documents.document import Segment, TextFile, write_with
 from regard.data.documents.marked_text import Code, MarkedText, MarkedTextBuilder
 from regard.data.documents.xml import Node, decode_xml, escape_xml, parse_xml, text_of
+from regard.data.text.languages import language_of
 from regard.errors import UserError
 
 OPEN_STATES = {"new", "needs-translation", "initial"}
@@ -161,7 +162,7 @@ def _add_translation(file: TextFile, unit: Node, where: str, source: str, target
 def _matches(language: str, wanted: str) -> bool:
     """Return whether two language codes name the same language; a region or script of one of them does not count."""
     one, other = language.lower().replace("_", "-"), wanted.lower().replace("_", "-")
-    return one == other or one.split("-")[0] == other or one == other.split("-")[0]
+    return language_of(one) == language_of(other) or one.split("-")[0] == other or one == other.split("-")[0]
 
 
 # Inline elements, which both formats write alike

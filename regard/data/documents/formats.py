@@ -33,6 +33,8 @@ class Format:
     is_archive: bool = False
 
 
+TAGS = {"zt": "zh-Hant"}
+"""Tags of BCP 47, with which files name languages, for the codes of LibreTranslate that are none."""
 FORMATS: Mapping[str, Format] = {
     "txt": Format((".txt",), "plain"),
     "md": Format((".md", ".markdown"), "markdown", media_type="text/markdown"),
@@ -92,7 +94,7 @@ def parse_document(
     for option in given.keys() - {chosen.option}:
         raise UserError(f"{name}: files of the format {format} have no {option}; omit --{option}")
     known = {key: code for key, code in zip(("source", "target"), languages, strict=True) if key in chosen.languages}
-    options: dict[str, Any] = given | {key: code for key, code in known.items() if code}
+    options: dict[str, Any] = given | {key: TAGS.get(code, code) for key, code in known.items() if code}
     if chosen.is_archive:
         options["expanded"] = expanded
     parse = getattr(import_module(f"regard.data.documents.{chosen.module}"), chosen.function)
