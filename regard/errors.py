@@ -37,13 +37,15 @@ def prefix_errors(prefix: object) -> Iterator[None]:
         raise UserError(str(error) if str(prefix) in str(error) else f"{prefix}: {error}") from None
 
 
-def import_optional(module: str, extra: str) -> Any:
-    """Import a module of a package that is installed with an extra of regard."""
+def import_optional(module: str, extra: str, purpose: str = "this") -> Any:
+    """Import a module of a package that is installed with an extra of regard; the error says for which purpose."""
     try:
         return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise UserError(f"this needs the package {package}; install it with pip install 'regard[{extra}]'") from None
+        raise UserError(
+            f"{purpose} needs the package {package}; install it with pip install 'regard[{extra}]'"
+        ) from None
 
 
 def one_line(error: object) -> str:

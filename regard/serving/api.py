@@ -120,7 +120,9 @@ def _select_model(service: Service, body: schemas.ApiTranslateRequest) -> Served
     """Return the model that a request names, or one for its languages."""
     if body.model is not None or (body.source is None and body.target is None):
         model = service.models.find(body.model, "translate")
-        for requested, supported in zip((body.source, body.target), model.info.languages or (), strict=True):
+        source, target = (tag and service.models.resolve_language(tag) for tag in (body.source, body.target))
+        model = model.in_scripts(source, target)
+        for requested, supported in zip((source, target), model.languages or (), strict=True):
             if requested is not None and match_language(requested, [supported]) is None:
                 raise bad_request(f"model {model.name} does not translate from or into {requested}")
         return model

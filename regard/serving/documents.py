@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from regard.data.documents.html import join_parts, parse_blocks
 from regard.data.documents.marked_text import AlignedSpan, MarkedText, align_tokens
 from regard.data.text.sentences import SplitText, by_rank, length_warning, single_sentence, split_sentences
+from regard.data.text.tokenizer import Vocabularies
 from regard.serving.config import Limits
 from regard.serving.messages import Alignments, Job, ModelInfo, Options, Quality, Terms, Translation
 
@@ -74,15 +75,34 @@ class TranslatedDocument:
 
 
 class JobBuilder:
-    """Converts texts to documents and jobs for one model, according to its tokenizer and maximum length."""
+    """Converts texts to documents and jobs for one model, according to its tokenizer and maximum length.
 
-    def __init__(self, info: ModelInfo, limits: Limits) -> None:
+    Attributes:
+        languages: source and target language; by default those of the model. Texts in the other script of Chinese are
+            converted.
+    """
+
+    def __init__(self, info: ModelInfo, limits: Limits, languages: tuple[str, str] | None = None) -> None:
         assert info.tokenizer is not None
-        self._tokenizer = info.tokenizer
+        self.languages = languages or info.languages
+        self._info, self._limits, self._tokenizer = info, limits, info.tokenizer
+        self._options: Options = ()
+        if languages is not None and info.languages is not None and languages != info.languages:
+            self._options = (("languages", languages),)
+            vocabularies = Vocabularies(info.tokenizer, info.tokenizer).with_scripts(languages, info.languages)
+            self._tokenizer = vocabularies.source
         # Cached, because the tokens of a sentence are counted both for splitting and for batching.
         self._count_tokens = lru_cache(256)(lambda text: len(self._tokenizer.encode(text)))
         self._longest_source = info.longest_source
         self._max_tokens = min(limits.sentence_tokens, info.max_source_tokens or limits.sentence_tokens)
+
+    def in_scripts(self, languages: tuple[str, str]) -> "JobBuilder":
+        """Return a builder for the same model and other scripts of Chinese.
+
+        Raises:
+            UserError: The package for the conversion is missing.
+        """
+        return JobBuilder(self._info, self._limits, languages)
 
     def parse(self, text: str, format: Format = "text", split: bool = True, alignments: bool = False) -> "Document":
         """Split a text into sentences, or without `split` only into parts that fit the model."""
@@ -104,8 +124,12 @@ class JobBuilder:
         for sentence in document.sentences:
             alignments: Alignments = alignment_form if sentence.needs_alignment else False
             options: Options = (("n_best", n_best), ("alignments", alignments), *quality, *terms)
-            jobs.append(Job("translate", sentence.text, options, self._job_size(sentence.text)))
+            jobs.append(self.translation_job(sentence.text, options))
         return jobs
+
+    def translation_job(self, sentence: str, options: Options) -> Job:
+        """Return the job that translates a sentence."""
+        return Job("translate", sentence, (*options, *self._options), self._job_size(sentence))
 
     def length_warning(self, sentence: SourceSentence) -> str | None:
         """Return a warning if a sentence is longer than those of the training data, or was divided."""

@@ -27,7 +27,7 @@ from regard.serving import schemas
 from regard.serving.errors import ApiError, bad_request, deadline_exceeded
 from regard.serving.file_store import Progress
 from regard.serving.libretranslate import AUTO, detect_sources
-from regard.serving.messages import Job, Translation
+from regard.serving.messages import Translation
 from regard.serving.parsing import read_file
 from regard.serving.served_models import ServedModel
 from regard.serving.service import Service, ServiceDependency
@@ -62,9 +62,10 @@ async def translate_file(request: Request, service: ServiceDependency) -> schema
         raise ApiError(413, f"the document is larger than {service.limits.file_bytes} bytes", "body_size")
     service.models.check_loaded()
     source, target = (service.models.resolve_language(tag) for tag in (fields.source, fields.target))
-    named = None if fields.model is None else service.models.find(fields.model, "translate")
-    if named is not None and named.info.languages is not None:
-        source, target = named.info.languages
+    named = None
+    if fields.model is not None:
+        named = service.models.find(fields.model, "translate").in_scripts(source, target)
+        source, target = named.languages or (source, target)
     with service.files.take_slot(request.state.client):
         document = await _parse(service, data, name, fields, source, target)
         if source == AUTO:
@@ -176,13 +177,9 @@ async def _translate_sentences(
     """Translate sentences; if the queue is full, try again until the deadline."""
     assert model.job_builder is not None
     has_attention = model.info.engine == "regard"
-    count = model.job_builder.count_tokens
     jobs = [
-        Job(
-            "translate",
-            one.text,
-            (("n_best", 1), ("alignments", one.needs_alignment and has_attention)),
-            count(one.text) + 1,
+        model.job_builder.translation_job(
+            one.text, (("n_best", 1), ("alignments", one.needs_alignment and has_attention))
         )
         for one in requests
     ]

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from regard.data.documents.formats import FORMATS
-from regard.data.text.languages import language_name
+from regard.data.text.languages import language_name, match_language
 from regard.serving import schemas
 from regard.serving.errors import bad_request, unavailable
 from regard.serving.messages import Quality
@@ -119,9 +119,9 @@ async def metrics(service: ServiceDependency) -> Response:
 def detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:
     """Detect the language of each text, among those that can be translated into the target language."""
     service.models.check_loaded()
-    sources = [code for code, targets in service.models.languages.items() if target in targets]
+    sources = [code for code, targets in service.models.languages.items() if match_language(target, targets)]
     if not sources:
-        service.models.for_pair(AUTO, target)  # raises an error that lists the languages
+        service.models.check_language(target)
         raise bad_request(f"{target} is not available as a target language")
     ranked = [service.detector.rank(text, sources)[0] for text in texts]
     return [schemas.Detection(confidence=share, language=code) for code, share in ranked]
@@ -140,7 +140,7 @@ async def _translate(
     terms: list[list[dict[str, Any]]] = [[] for _ in texts]
     n_best = 1 + fields.alternatives
     for source in sorted(set(sources)):
-        if source == fields.target and source in service.models.languages:
+        if service.models.is_same(source, fields.target):
             continue
         model = service.models.for_pair(source, fields.target)
         indices = [i for i, code in enumerate(sources) if code == source]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.data.text.languages import convertible_languages
 from regard.data.text.tokenizer import Tokenizer
 
 UNFINISHED = "run"
@@ -82,6 +83,16 @@ class ModelInfo:
     @property
     def target(self) -> str | None:
         return self.languages and self.languages[1]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source language, and the other script of Chinese if text can be converted."""
+        return convertible_languages(self.languages[0]) if self.languages else ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The target language, and the other script of Chinese if text can be converted."""
+        return convertible_languages(self.languages[1]) if self.languages else ()
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from regard.models.vit import ViT
 from regard.ops.dispatch import choose_device
 from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translator import to_glossary
+from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
 from regard.serving.training_log import has_log, has_model
 from regard.serving.views import images, overview, text
@@ -111,6 +111,7 @@ class TranslationRunner(ModelRunner):
         self.translator = translator = load_translator(
             request.run, device=device, engine=request.engine, precision=request.precision
         ).select(*(request.languages or (None, None)))
+        self._selected: dict[tuple[str, str], Translator] = {}
         self.has_attention = translator.generator.has_attention
         self.functions = {"translate": self.translate, "translation": partial(self._view, text.view_translation)}
         if self.has_attention:
@@ -147,22 +148,40 @@ class TranslationRunner(ModelRunner):
         alignments: Alignments = False,
         confidence: bool = False,
         glossary: Terms = (),
+        languages: tuple[str, str] | None = None,
     ) -> list[list[Translation]]:
-        """Return the n best translations of each sentence, best first; `confidence` adds confidences and flags."""
-        settings = widen_search(self.settings, n_best)
-        n_best_lists = self.translator.hypotheses(
+        """Return the n best translations of each sentence, best first.
+
+        Args:
+            sentences: Sentences.
+            n_best: Number of translations.
+            alignments: Whether to return alignments, and how.
+            confidence: Whether to return confidences and flags.
+            glossary: Terms and their translations.
+            languages: Source and target language if texts are converted between scripts of Chinese.
+        """
+        settings, translator = widen_search(self.settings, n_best), self._select(languages)
+        n_best_lists = translator.hypotheses(
             sentences,
             settings,
             alignments=bool(alignments),
             split=False,
-            confidence=confidence and self.translator.quality.is_calibrated,
+            confidence=confidence and translator.quality.is_calibrated,
             flags=confidence,
             glossary=to_glossary(glossary or None),
         )
         return [
-            [self._translation(hypothesis, sentence, alignments == "json", bool(glossary)) for hypothesis in hypotheses]
+            [_to_message(translator, one, sentence, alignments == "json", bool(glossary)) for one in hypotheses]
             for sentence, hypotheses in zip(sentences, n_best_lists, strict=True)
         ]
+
+    def _select(self, languages: tuple[str, str] | None) -> Translator:
+        """Return the translator for a pair of scripts of Chinese, of which there are few; by default, the model's."""
+        if languages is None:
+            return self.translator
+        if languages not in self._selected:
+            self._selected[languages] = self.translator.select(*languages)
+        return self._selected[languages]
 
     def embed(self, sentences: Sequence[str], pool: Literal["mean", "none"] = "mean") -> list[str]:
         """Return one vector per sentence (mean) or one per token (none), as JSON.
@@ -186,35 +205,38 @@ class TranslationRunner(ModelRunner):
         return run_views
 
     def _view(self, view: Callable[..., Any], requests: Sequence[dict[str, Any]]) -> list[Any]:
-        """Return a view for each request, with the search settings of the request."""
+        """Return a view for each request, with the search settings and the scripts of Chinese of the request."""
         results = []
         for request in requests:
-            settings = self.settings
+            settings, translator = self.settings, self._select(request.get("languages"))
             if "n_best" in request:  # not more than the beam: a wider beam could change the best result
                 settings = settings.changed(n_best=min(request["n_best"], settings.candidates))
             if "search" in request:
                 settings = change_search(settings, request["search"])
-            results.append(view(self.translator, settings, request))
+            results.append(view(translator, settings, request))
         return results
 
-    def _translation(self, hypothesis: Hypothesis, sentence: str, as_json: bool, has_glossary: bool) -> Translation:
-        """Convert a hypothesis to a message; with `as_json`, its alignment is encoded in the worker."""
-        terms = [use.as_dict() for use in hypothesis.terms] if has_glossary else None
-        alignment = None
-        if hypothesis.alignment is not None:
-            vocabularies = self.translator.vocabularies
-            alignment = Alignment(
-                weights=[[round(weight, 4) for weight in row] for row in hypothesis.alignment],
-                source=hypothesis.source_subwords,
-                target=hypothesis.subwords,
-                source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
-                target_spans=vocabularies.target.char_spans(hypothesis.tokens),
-            )
-        score, quality = round(hypothesis.score, DIGITS), text.quality_of(self.translator, hypothesis)
-        if as_json and alignment is not None:
-            encoded = json.dumps(vars(alignment), ensure_ascii=False)
-            return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms, quality=quality)
-        return Translation(hypothesis.text, score, alignment, terms=terms, quality=quality)
+
+def _to_message(
+    translator: Translator, hypothesis: Hypothesis, sentence: str, as_json: bool, has_glossary: bool
+) -> Translation:
+    """Convert a hypothesis to a message; with `as_json`, its alignment is encoded in the worker."""
+    terms = [use.as_dict() for use in hypothesis.terms] if has_glossary else None
+    alignment = None
+    if hypothesis.alignment is not None:
+        vocabularies = translator.vocabularies
+        alignment = Alignment(
+            weights=[[round(weight, 4) for weight in row] for row in hypothesis.alignment],
+            source=hypothesis.source_subwords,
+            target=hypothesis.subwords,
+            source_spans=vocabularies.source.char_spans(vocabularies.source.encode(sentence)),
+            target_spans=vocabularies.target.char_spans(hypothesis.tokens),
+        )
+    score, quality = round(hypothesis.score, DIGITS), text.quality_of(translator, hypothesis)
+    if as_json and alignment is not None:
+        encoded = json.dumps(vars(alignment), ensure_ascii=False)
+        return Translation(hypothesis.text, score, alignment_json=encoded, terms=terms, quality=quality)
+    return Translation(hypothesis.text, score, alignment, terms=terms, quality=quality)
 
 
 class TrainingRunner(ModelRunner):

@@ -81,7 +81,8 @@ def _unexpected_language(language: str | None, text: str) -> str | None:
 @inspect_router.post("/translation", **PACKET_RESPONSE)
 async def translation(request: Request, body: page_schemas.TranslationRequest, service: ServiceDependency) -> Response:
     """Return the best translations of a sentence and their alignments."""
-    return _packet(await _inspect_text(service, request, "translation", body, body.n_best))
+    scripts = body.source, body.target
+    return _packet(await _inspect_text(service, request, "translation", body, body.n_best, scripts))
 
 
 @inspect_router.post("/attention", **PACKET_RESPONSE)
@@ -253,19 +254,28 @@ async def _read_images(
 
 
 async def _inspect_text(
-    service: Service, request: Request, operation: str, body: page_schemas.InspectRequest, n_best: int = 1
+    service: Service,
+    request: Request,
+    operation: str,
+    body: page_schemas.InspectRequest,
+    n_best: int = 1,
+    scripts: tuple[str | None, str | None] = (None, None),
 ) -> Any:
-    """Check the sentence of a request, and run an operation on it."""
+    """Check the sentence of a request, and run an operation on it, in the given scripts of Chinese."""
     service.check_request(request, body.api_key, [body.text], n_best)
     model = service.models.find(body.model, SECTIONS.get(operation, operation))
     if model.job_builder is None:  # an image model with a training log
         raise bad_request(f"{model.name} does not support {operation}")
+    model = model.in_scripts(*(code and service.models.resolve_language(code) for code in scripts))
+    assert model.job_builder is not None
     tokens = model.job_builder.count_tokens(body.text)
     limit = min(service.limits.inspect_tokens, model.info.max_source_tokens or service.limits.inspect_tokens)
     if tokens > limit:
         message = f"the sentence has {tokens} tokens; at most {limit} tokens can be inspected"
         raise bad_request(message, "tokens", tokens=tokens, limit=limit)
     item = body.model_dump(exclude={"model", "api_key"})
+    if model.languages != model.info.languages:
+        item["languages"] = model.languages
     return await _inspect(service, request, operation, body.model, item, tokens + 1)
 
 

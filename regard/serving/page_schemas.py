@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Json
 
-from regard.serving.schemas import ApiClass, GlossaryTerms, ImageRequest, ModelName, StrictRequest, Text
+from regard.serving.schemas import ApiClass, GlossaryTerms, ImageRequest, ModelName, Name, StrictRequest, Text
 
 AttentionName = Annotated[Text, Field(min_length=1, max_length=80, examples=["decoder.1.cross"])]
 Index = Annotated[int, Field(ge=0, le=100_000)]
@@ -38,6 +38,8 @@ class TranslationRequest(InspectRequest):
 
     n_best: int = Field(1, ge=1, le=1000)
     glossary: GlossaryTerms = ()
+    source: Name | None = Field(None, description="other script of Chinese than that of the model, such as zt")
+    target: Name | None = Field(None, description="other script of Chinese than that of the model, such as zt")
 
 
 class AttentionRequest(InspectRequest):

@@ -344,6 +344,8 @@ class ApiModel(BaseModel):
     parameters: int
     source: str | None
     target: str | None
+    sources: list[str] = Field(description="the source language, and the other script of Chinese if it is converted")
+    targets: list[str]
     classes: list[str]
     sections: list[str] = Field(description="supported sections of the page")
     lacks: str | None = Field(description="missing part of the model folder, such as tokenizer")

@@ -1,12 +1,19 @@
 """The served models: loading, selection by language pair or name, and reloading."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from regard.data.text.languages import match_language
+from regard.data.text.languages import (
+    convertible_languages,
+    is_same_language,
+    language_of,
+    match_language,
+    script_code,
+    script_conversion,
+)
 from regard.errors import UserError
 from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
@@ -19,7 +26,11 @@ from regard.serving.worker import WorkerDiedError, WorkerProcess
 
 @dataclass
 class ServedModel:
-    """A loaded model with its queue; `job_builder` is None if the model does not read text."""
+    """A loaded model with its queue.
+
+    Attributes:
+        job_builder: None if the model does not read text.
+    """
 
     request: LoadRequest
     batcher: Batcher
@@ -32,6 +43,28 @@ class ServedModel:
     @property
     def info(self) -> ModelInfo:
         return self.batcher.info
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Source and target language, in the scripts that are selected."""
+        return self.info.languages if self.job_builder is None else self.job_builder.languages
+
+    def in_scripts(self, source: str | None, target: str | None) -> "ServedModel":
+        """Return the model with texts converted between scripts of Chinese; other languages are ignored.
+
+        Raises:
+            ApiError: The package for the conversion is missing.
+        """
+        if self.job_builder is None or self.info.languages is None:
+            return self
+        first, second = (
+            code if code is not None and script_conversion(own, code) else own
+            for own, code in zip(self.info.languages, (source, target), strict=True)
+        )
+        try:
+            return replace(self, job_builder=self.job_builder.in_scripts((first, second)))
+        except UserError as error:
+            raise bad_request(str(error)) from None
 
     def supports(self, operation: str) -> bool:
         """Whether the model supports an operation, or a section of the page."""
@@ -114,27 +147,52 @@ class ServedModels:
 
     @property
     def languages(self) -> dict[str, list[str]]:
-        """The target languages of each language, which include the language itself."""
-        codes = sorted({code for pair in self.pairs for code in pair})
-        return {code: sorted({code, *(t for s, t in self.pairs if s == code)}) for code in codes}
+        """The target languages of each language, which include the language itself.
+
+        A model of Chinese has both scripts if text can be converted.
+        """
+        own = {code for pair in self.pairs for code in pair}
+        pairs = {(s, t) for pair in self.pairs for s in _scripts(pair[0], own) for t in _scripts(pair[1], own)}
+        codes = sorted({code for pair in pairs for code in pair})
+        return {code: sorted({code, *(t for s, t in pairs if s == code)}) for code in codes}
 
     def resolve_language(self, tag: str) -> str:
-        """Return the served language that a tag such as `zh-CN` stands for, or the tag if there is none."""
-        return match_language(tag, self.languages) or tag
+        """Return the language that a tag such as `zh-CN` stands for, or the tag if no model has this language.
+
+        This is a language of a model, or the other script of Chinese, such as `zt` or `zh-TW`.
+        """
+        own = {code for pair in self.pairs for code in pair}
+        if code := match_language(tag, own):
+            return code
+        return script_code(tag) if any(script_conversion(code, tag) for code in own) else tag
+
+    def is_same(self, source: str, target: str) -> bool:
+        """Whether texts are already in the target language."""
+        is_script = language_of(source) == language_of(target) == "zt"
+        return (source == target or is_script) and match_language(source, self.languages) is not None
 
     def for_pair(self, source: str, target: str) -> ServedModel:
-        """Return the model of a language pair."""
+        """Return the model of a language pair, or one of the other scripts of Chinese."""
         self.check_loaded()
         pairs = self.pairs
         if (source, target) in pairs:
             return pairs[source, target]
-        languages = self.languages
+        if not is_same_language(source, target):
+            for own, model in pairs.items():
+                if all(a == b or script_conversion(a, b) for a, b in zip(own, (source, target), strict=True)):
+                    return model.in_scripts(source, target)
         for code in (source, target):
-            if code not in languages:
-                supported = ", ".join(languages) or "none"
-                raise bad_request(f"{_shorten(code)} is not supported; supported languages: {supported}")
-        available = ", ".join(f"{s} to {t}" for s, t in pairs)
+            self.check_language(code)
+        languages = self.languages.items()
+        available = ", ".join(f"{s} to {t}" for s, targets in languages for t in targets if s != t)
         raise bad_request(f"{target} is not available as a target language from {source}; available: {available}")
+
+    def check_language(self, code: str) -> None:
+        """Raise an `ApiError` if no model has a language."""
+        languages = self.languages
+        if match_language(code, languages) is None:
+            supported = ", ".join(languages) or "none"
+            raise bad_request(f"{_shorten(code)} is not supported; supported languages: {supported}")
 
     def find(self, name: str | None, operation: str) -> ServedModel:
         """Return the named model, or the first model, that supports an operation or a section of the page."""
@@ -157,6 +215,12 @@ class ServedModels:
         """Raise an `ApiError` if the models are still loading."""
         if not self._models:
             raise unavailable("the models are still loading; try again in a moment")
+
+
+def _scripts(code: str, own: Iterable[str]) -> list[str]:
+    """Return the language of a model, and the other script of Chinese unless it is among the languages of models."""
+    known = {language_of(one) for one in own}
+    return [one for one in convertible_languages(code) if one == code or one not in known]
 
 
 def _shorten(text: str) -> str:

@@ -55,18 +55,21 @@ def translator(trained_run: Path) -> Translator:
 class FakeWorker:
     """A worker without a model. Its translations are the sentences in capital letters.
 
-    `before` is called with the items of each batch; it may raise an error, or return an awaitable to wait for.
+    `batches` and `options` are those of all calls. `before` is called with the items of each batch; it may raise
+    an error, or return an awaitable to wait for.
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: tuple[str, str] = ("en", "zh")) -> None:
         name, operations = "-".join(languages), ("translate", "embed")
         self.info = ModelInfo(name, "transformer", operations, 0, "cpu", languages, tokenizer, longest_source=12)
         self.batches: list[list[Any]] = []
+        self.options: list[dict[str, Any]] = []
         self.before: Callable[[Sequence[Any]], Any] = lambda items: None
         self.alive, self.stopped = True, False
 
     async def run(self, operation: str, options: Options, items: Sequence[Any]) -> list[Any]:
         self.batches.append(list(items))
+        self.options.append(dict(options))
         waiting = self.before(items)
         if waiting is not None:
             await waiting

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,11 +156,12 @@ def test_lists_alternatives_and_detection_have_the_format_of_libretranslate(open
         }
         ranked = client.post("/detect", data={"q": "Das Haus ist alt und klein."}).json()
         assert ranked[0]["language"] == "de"
-        assert {detection["language"] for detection in ranked} == {"en", "de", "zh"}
+        assert {detection["language"] for detection in ranked} == {"en", "de", "zh", "zt"}
         assert client.get("/languages").json() == [
-            {"code": "de", "name": "German", "targets": ["de", "zh"]},
-            {"code": "en", "name": "English", "targets": ["en", "zh"]},
+            {"code": "de", "name": "German", "targets": ["de", "zh", "zt"]},
+            {"code": "en", "name": "English", "targets": ["en", "zh", "zt"]},
             {"code": "zh", "name": "Chinese", "targets": ["de", "zh"]},
+            {"code": "zt", "name": "Chinese (traditional)", "targets": ["de", "zt"]},
         ]
 
 
@@ -308,7 +310,7 @@ def test_endpoints_report_that_models_are_loading(tokenizer: Tokenizer) -> None:
         assert translate(client).json() == {"error": "the models are still loading; try again in a moment"}
         assert client.get("/health").status_code == 200
         finish_loading()
-        assert [language["code"] for language in client.get("/languages").json()] == ["en", "zh"]
+        assert [language["code"] for language in client.get("/languages").json()] == ["en", "zh", "zt"]
         assert client.get("/frontend/settings").json()["language"]["source"]["code"] == "en"
 
 
@@ -377,8 +379,75 @@ def test_regional_language_tags_are_understood(open_client: OpenClient) -> None:
             assert client.post("/api/translate", json=body | {"model": "de-zh"}).status_code == 400
         assert translate(client, "one", source="zh-CN", target="zh-Hans").json() == {"translatedText": "one"}
         assert translate(client, "Das Haus ist alt.", source="auto", target="zh-CN").status_code == 200
-        traditional = translate(client, "one", target="zh-TW")
-        assert traditional.json() == {"error": "zh-TW is not supported; supported languages: de, en, zh"}
+        unknown = translate(client, "one", source="auto", target="pt-BR")
+        assert unknown.json() == {"error": "pt-BR is not supported; supported languages: de, en, zh, zt"}
+
+
+def test_models_of_chinese_have_both_scripts(open_client: OpenClient) -> None:
+    with open_client(("en", "zh"), ("zh", "en")) as client:
+        targets = {language["code"]: language["targets"] for language in client.get("/languages").json()}
+        assert targets == {"en": ["en", "zh", "zt"], "zh": ["en", "zh"], "zt": ["en", "zt"]}
+        for tag, code in (
+            ("zt", "zt"),
+            ("zh-Hant", "zt"),
+            ("zh_Hant_TW", "zh-TW"),
+            ("zh-TW", "zh-TW"),
+            ("ZH-hk", "zh-HK"),
+        ):
+            for source, target in (("en", tag), (tag, "en")):
+                assert translate(client, "one", source=source, target=target).json() == {"translatedText": "ONE"}
+                pair = (source, code) if target == tag else (code, target)
+                own = [{code: "zh"}.get(one, one) for one in pair]
+                assert client.workers["-".join(own)].options[-1]["languages"] == pair
+                body = {"texts": "one", "source": source, "target": target}
+                assert client.post("/api/translate", json=body).json()["model"] == "-".join(own)
+                assert client.post("/api/translate", json=body | {"model": "-".join(own)}).status_code == 200
+                assert client.workers["-".join(own)].options[-1]["languages"] == pair
+            unchanged = {"translatedText": "一個", "detectedLanguage": {"confidence": 100.0, "language": "zt"}}
+            assert translate(client, "一個", source="auto", target=tag).json() == unchanged
+        assert translate(client, "one").json() == {"translatedText": "ONE"}
+        assert "languages" not in client.workers["en-zh"].options[-1]
+        other = translate(client, "一個", source="zh", target="zt").json()["error"]
+        assert other.startswith("zt is not available as a target language from zh; available: en to zh, en to zt")
+        body = {"texts": "one", "model": "en-zh", "source": "zt"}
+        assert client.post("/api/translate", json=body).json() == {
+            "error": "model en-zh does not translate from or into zt"
+        }
+    with open_client(("en", "zh"), ("en", "zt")) as client:  # a model of its own
+        assert translate(client, "one", target="zh-TW").json() == {"translatedText": "ONE"}
+        assert not client.workers["en-zh"].batches and "languages" not in client.workers["en-zt"].options[-1]
+
+
+def test_the_script_of_chinese_is_detected(open_client: OpenClient) -> None:
+    with open_client(("zh", "en")) as client:
+        for text, code in (("這個蘋果很甜", "zt"), ("这个苹果很甜", "zh"), ("一二三", "zh")):
+            detected = translate(client, text, source="auto", target="en").json()["detectedLanguage"]
+            assert (detected["language"], client.post("/detect", data={"q": text}).json()[0]["language"]) == (
+                code,
+                code,
+            )
+            assert client.workers["zh-en"].options[-1].get("languages") == (("zt", "en") if code == "zt" else None)
+
+
+def test_a_missing_package_for_the_scripts_of_chinese_is_named(
+    open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opencc", None)
+    monkeypatch.setattr(languages, "can_convert_scripts", lambda: False)
+    languages.script_converter.cache_clear()
+    with open_client() as client:
+        assert [language["code"] for language in client.get("/languages").json()] == ["en", "zh"]
+        message = "converting between simplified and traditional Chinese needs the package opencc; install it with "
+        for path, body in (
+            ("/translate", {"q": "one", "source": "en", "target": "zt"}),
+            ("/api/translate", {"texts": "one", "source": "en", "target": "zh-TW"}),
+            ("/api/translate", {"texts": "one", "model": "en-zh", "target": "zt"}),
+        ):
+            response = client.post(path, json=body)
+            assert (response.status_code, response.json()) == (
+                400,
+                {"error": f"{message}pip install 'regard[chinese]'"},
+            )
 
 
 @pytest.mark.parametrize("path", ["/translate", "/api/translate", "/api/translate/stream"])

@@ -16,6 +16,7 @@ from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
 from regard import Translator, UserError
+from regard.data.text.languages import script_converter
 from regard.serving.client import Client
 from tests.conftest import Command
 from tests.serving.server_process import ServerProcess
@@ -27,7 +28,15 @@ def test_libretranslatepy(server: ServerProcess, translator: Translator) -> None
     client = LibreTranslateAPI(server.url)
     assert [client.translate(line, "en", "zh") for line in LINES] == translator(LINES)
     assert client.detect("I love apples")[0]["language"] == "en"
-    assert [language["code"] for language in client.languages()] == ["en", "zh"]
+    assert [language["code"] for language in client.languages()] == ["en", "zh", "zt"]
+    traditional = [script_converter("s2t")(line) for line in translator(LINES)]
+    assert traditional != translator(LINES)
+    for tag in ("zt", "zh-Hant"):
+        assert [client.translate(line, "en", tag) for line in LINES] == traditional
+    simplified, converted = "孩子们买书和苹果", "孩子們買書和蘋果"
+    assert [client.detect(line)[0]["language"] for line in (simplified, converted)] == ["zh", "zt"]
+    assert client.translate(converted, "zt", "en") == client.translate(simplified, "zh", "en")
+    assert client.translate(converted, "auto", "en") == client.translate(simplified, "auto", "en")
 
 
 def test_deep_translator(server: ServerProcess, translator: Translator) -> None:
@@ -58,7 +67,8 @@ def test_mastodon_with_html_and_language_detection(server: ServerProcess, transl
     assert re.sub(r"<[^>]*>", "", with_link) == translator("We want tea and dogs")
     assert data["detectedLanguage"][0]["language"] == "en"
     languages = httpx.get(f"{server.url}/languages").json()
-    assert {one["code"]: set(one["targets"]) - {one["code"]} for one in languages} == {"en": {"zh"}, "zh": {"en"}}
+    targets = {one["code"]: set(one["targets"]) - {one["code"]} for one in languages}
+    assert targets == {"en": {"zh", "zt"}, "zh": {"en"}, "zt": {"en"}}
 
 
 def test_command_line_client_translates_and_resumes(
@@ -81,7 +91,8 @@ def test_command_line_client_translates_and_resumes(
 
 def test_command_line_client_reports_errors(server: ServerProcess, command: Command) -> None:
     words = ("translate", "--server", server.url)
-    assert "en to zh, zh to en; choose a pair with --from and --to" in command(*words, "I love apples").error
+    pairs = "en to zh, en to zt, zh to en, zt to en; choose a pair with --from and --to"
+    assert pairs in command(*words, "I love apples").error
     pair = ("--from", "en", "--to", "de")
     assert "returned 400: de is not supported" in command(*words, *pair, "I love apples").error
     assert "--beam has no effect with --server" in command(*words, "--beam", 3, "I love apples").error

@@ -97,6 +97,21 @@ def test_the_source_language_is_detected(client: Any) -> None:
     assert send(client, target="fr").json()["error"].startswith("fr is not supported")
 
 
+def test_files_are_converted_to_the_other_script_of_chinese(client: Any) -> None:
+    memory = b'<tmx version="1.4"><header srclang="en"/><body><tu>'
+    memory += b'<tuv xml:lang="en"><seg>one</seg></tuv>%s</tu></body></tmx>'
+    for fields in ({}, {"model": "en-zh"}):
+        response = send(client, memory % b"", "a.tmx", target="zt", **fields)
+        assert response.json()["translatedFileUrl"].endswith(".a_zt.tmx")
+        assert download(client, response).content == memory % b'<tuv xml:lang="zh-Hant"><seg>ONE</seg></tuv>'
+        assert client.worker.options[-1]["languages"] == ("en", "zt")
+    filled = memory % b'<tuv xml:lang="zh-CN"><seg>x</seg></tuv><tuv xml:lang="zh-TW"><seg></seg></tuv>'
+    assert download(client, send(client, filled, "a.tmx", target="zt")).content == filled.replace(
+        b"<seg></seg>", b"<seg>ONE</seg>"
+    )
+    assert send(client, source="zh", target="zt").json()["error"].startswith("zt is not available as a target language")
+
+
 def test_a_column_and_a_key_are_selected(client: Any) -> None:
     file = download(client, send(client, b"a,b\none,two\n", "x.csv", column="b"))
     assert file.content == b"a,b\none,TWO\n"

@@ -45,6 +45,20 @@ def test_a_document_is_dropped(page: Page) -> None:
     assert page.text(".document-file summary") == "1 处未翻译"
 
 
+def test_the_script_of_chinese_is_chosen(page: Page) -> None:
+    page.enter("I love apples. They see cats.", "translate")
+    field = page.page.locator("select.script-target")
+    assert field.locator("option").all_inner_texts() == ["Simplified Chinese", "Traditional Chinese"]
+    assert page.page.locator("select.script-source").count() == 0
+    field.select_option("zt")
+    page.page.locator(".translation.whole:has-text('歡')").wait_for()
+    page.page.locator(".translation:not(.whole):has-text('我喜歡蘋果')").wait_for()
+    assert page.page.locator(".translation").first.get_attribute("lang") == "zh-Hant"
+    choose(page, "talk.srt", SUBTITLES.encode())
+    assert download(page) == TRANSLATED.replace("我喜欢苹果", "我喜歡蘋果")
+    assert "target=zt" in page.page.url
+
+
 def test_the_column_of_a_csv_file_is_asked_for(page: Page) -> None:
     page.enter("I love apples", "translate")
     choose(page, "rows.csv", b"id,text\n1,I love apples\n")

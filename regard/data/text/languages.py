@@ -100,8 +100,27 @@ def script_conversion(source: str, target: str) -> str:
 @cache
 def script_converter(conversion: str) -> Callable[[str], str]:
     """Return a function that converts text between simplified and traditional Chinese."""
-    convert: Callable[[str], str] = import_optional("opencc", "chinese").OpenCC(conversion).convert
+    purpose = "converting between simplified and traditional Chinese"
+    convert: Callable[[str], str] = import_optional("opencc", "chinese", purpose).OpenCC(conversion).convert
     return convert
+
+
+def convertible_languages(code: str) -> tuple[str, ...]:
+    """Return a language, and the other script of Chinese if text can be converted: ("zh", "zt") for "zh"."""
+    other = {"zh": "zt", "zt": "zh"}.get(language_of(code))
+    return (code, other) if other is not None and can_convert_scripts() else (code,)
+
+
+@cache
+def can_convert_scripts() -> bool:
+    """Return whether the package for `script_converter` is installed."""
+    return find_spec("opencc") is not None
+
+
+def script_code(tag: str) -> str:
+    """Return the code of the script that a tag of Chinese names: zh, zt, or zh-TW and zh-HK, which have own forms."""
+    regional = {"s2tw": "zh-TW", "s2hk": "zh-HK"}
+    return regional.get(script_conversion("zh", tag), language_of(tag))
 
 
 def script_languages() -> frozenset[str]:

@@ -7,11 +7,11 @@ import { createDropZone } from "./drop_zone.js";
 const MILLISECONDS_BETWEEN_POLLS = 500;
 const SUFFIXES = ".txt,.md,.markdown,.html,.htm,.xhtml,.srt,.vtt,.po,.pot,.xliff,.xlf,.tmx,.docx,.odt,.json,.csv";
 
-/** Create the card. `signal` is aborted when the section is closed. */
-export function createFileCard({ strings, model }, signal) {
+/** Create the card. `scripts` are the chosen scripts of Chinese; `signal` is aborted when the section is closed. */
+export function createFileCard({ strings, model }, scripts, signal) {
   const column = create("input", { type: "text", class: "column" });
   const output = create("div", { class: "file-result", role: "status", "aria-live": "polite" });
-  const start = (file) => translateFile(file, column.value, model, strings, output, signal);
+  const start = (file) => translateFile(file, column.value, model, scripts, strings, output, signal);
   const options = create("div", { class: "bar" });
   const zone = createDropZone({ text: strings.dropDocument, accept: SUFFIXES }, (file) => {
     options.replaceChildren();
@@ -24,10 +24,11 @@ export function createFileCard({ strings, model }, signal) {
     create("p", { class: "hint", text: strings.documentHint }));
 }
 
-async function translateFile(file, column, model, strings, output, signal) {
+async function translateFile(file, column, model, scripts, strings, output, signal) {
   const job = crypto.getRandomValues(new Uint32Array(4)).join("-");
   const form = new FormData();
-  const fields = { source: model.source ?? "auto", target: model.target ?? "", model: model.name, job };
+  const { source = model.source ?? "auto", target = model.target ?? "" } = scripts;
+  const fields = { source, target, model: model.name, job };
   if (column) fields.column = column;
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file, file.name);

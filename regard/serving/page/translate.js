@@ -5,7 +5,7 @@ import { request } from "./api.js";
 import { makeScale } from "./colours.js";
 import { describePoint, formatNumber } from "./description.js";
 import { createFileCard } from "./document_file.js";
-import { create } from "./dom.js";
+import { create, createField, createSelect } from "./dom.js";
 import { createGlossaryField, createTermList, parseTerms } from "./glossary.js";
 import { mapRows, setData } from "./panel_data.js";
 import { describeQuality, showShaded } from "./quality.js";
@@ -13,7 +13,8 @@ import { SentencePair } from "./sentence.js";
 import { isDark } from "./theme.js";
 import { getTranslation } from "./translations.js";
 
-const parameters = { hypothesis: integer(0, 0, 999), glossary: text("") };
+const parameters = { hypothesis: integer(0, 0, 999), glossary: text(""), source: text(""), target: text("") };
+const LANGUAGE_TAGS = { zh: "zh-Hans", zt: "zh-Hant" };
 const state = initialState(parameters);
 const watchInput = inputWatcher();
 
@@ -22,23 +23,25 @@ export const section = { id: "translate", requires: ["translate"], readsText: tr
 async function show(container, page, signal) {
   const { strings, model } = page;
   const { terms } = parseTerms(state.glossary);
-  const changeGlossary = (value) => {
-    state.glossary = value;
+  const change = (values) => {
+    Object.assign(state, values);
     page.saveView();
     container.replaceChildren();
     return show(container, page, signal);
   };
-  container.append(createGlossaryField(state.glossary, strings, changeGlossary));
-  if (page.sentence !== page.text.trim()) await showWhole(container, page, terms, signal);
+  container.append(createGlossaryField(state.glossary, strings, (glossary) => change({ glossary })));
+  container.append(...createScriptFields(model, strings, change));
+  const scripts = chosenScripts(model);
+  if (page.sentence !== page.text.trim()) await showWhole(container, page, terms, scripts, signal);
   if (signal.aborted) return;
   const card = create("section", { class: "card" }, create("h2", { text: strings.translation }));
   container.append(card);
   const { source, source_pieces: sourcePieces, hypotheses } =
-    await getTranslation(model.name, page.sentence, signal, terms);
+    await getTranslation(model.name, page.sentence, signal, terms, scripts);
   if (signal.aborted) return;
   const pair = create("div", { class: "pair" });
   const readout = create("p", { class: "readout", "aria-live": "polite" });
-  const translation = create("p", { class: "translation", lang: model.target ?? "" });
+  const translation = create("p", { class: "translation", lang: languageTag(scripts.target ?? model.target) });
   const [quality, termList] = [create("div"), create("div")];
   card.append(translation, quality, termList, pair, readout, create("p", { class: "hint", text: strings.alignmentHint }));
 
@@ -62,20 +65,42 @@ async function show(container, page, signal) {
     create("h2", { text: strings.bestTranslations }),
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
-  container.append(createFileCard(page, signal));
+  container.append(createFileCard(page, scripts, signal));
   if (watchInput(page).isOtherInput) state.hypothesis = 0;
   state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
   select(hypotheses[state.hypothesis]);
 }
 
+/** Return {source, target}: the chosen scripts of Chinese, undefined for a language in the script of the model. */
+function chosenScripts({ sources, targets }) {
+  const choose = (codes, chosen) => codes.slice(1).find((code) => code === chosen);
+  return { source: choose(sources, state.source), target: choose(targets, state.target) };
+}
+
+function languageTag(code) {
+  return LANGUAGE_TAGS[code] ?? code ?? "";
+}
+
+/** Create a field for the script of each language of the model that can be converted. */
+function createScriptFields(model, strings, change) {
+  const chosen = chosenScripts(model);
+  const fields = [["source", model.sources], ["target", model.targets]].filter(([, codes]) => codes.length > 1);
+  return fields.map(([side, codes]) => {
+    const options = codes.map((code) => [code, strings.scripts[languageTag(code)] ?? code]);
+    const select = createSelect(options, chosen[side], (code) => change({ [side]: code === codes[0] ? "" : code }));
+    select.classList.add(`script-${side}`);
+    return createField(strings.scriptOf[side], select);
+  });
+}
+
 /** Show the translation of all sentences of the text. */
-async function showWhole(container, { strings, model, text }, glossary, signal) {
-  const body = { model: model.name, texts: text, confidence: true, glossary };
+async function showWhole(container, { strings, model, text }, glossary, scripts, signal) {
+  const body = { model: model.name, texts: text, confidence: true, glossary, ...scripts };
   const { texts } = await request("translate", body, signal);
   if (signal.aborted) return;
   container.append(create("section", { class: "card" },
     create("h2", { text: strings.wholeTranslation }),
-    create("p", { class: "translation whole", lang: model.target ?? "", text: texts[0].text }),
+    create("p", { class: "translation whole", lang: languageTag(scripts.target ?? model.target), text: texts[0].text }),
     describeQuality(lowestQuality(texts[0].sentences), strings)));
 }
 

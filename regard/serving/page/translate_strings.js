@@ -9,6 +9,9 @@ export const STRINGS = {
     termKept: "kept",
     termLost: "missing",
 
+    scriptOf: { source: "Script of the text", target: "Script of the translation" },
+    scripts: { "zh-Hans": "Simplified Chinese", "zh-Hant": "Traditional Chinese" },
+
     documentTitle: "Document",
     dropDocument: "Drop a document here, or click to choose one",
     documentHint: "Text, Markdown, HTML, subtitles, gettext, XLIFF, TMX, Word, OpenDocument, JSON and CSV. Only text is translated; markup, placeholders and times stay.",
@@ -43,6 +46,9 @@ export const STRINGS = {
     glossaryInvalid: (line) => `第 ${line} 行缺少译法，应写成：源语言术语 = 译法。`,
     termKept: "已采用",
     termLost: "未采用",
+
+    scriptOf: { source: "原文（简／繁）", target: "译文（简／繁）" },
+    scripts: { "zh-Hans": "简体中文", "zh-Hant": "繁体中文" },
 
     documentTitle: "文档",
     dropDocument: "将文档拖到此处，或点击选择",

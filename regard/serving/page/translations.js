@@ -15,11 +15,13 @@ export function getSentences(model, text, signal) {
 
 /**
  * Return {source, hypotheses: [{text, score, tokens, labels, probabilities, map}], target}. `target` are the tokens of
- * the best hypothesis. `glossary` are [term, translation] pairs. `map` is the alignment; it is undefined for engines without attention weights.
+ * the best hypothesis. `glossary` are [term, translation] pairs, `scripts` the chosen
+ * scripts of Chinese, {source, target}. `map` is the alignment; it is undefined for engines without attention weights.
  */
-export function getTranslation(model, text, signal, glossary = []) {
-  return cached(translations, [model, text, glossary], async () => {
-    const { content, arrays } = await request("inspect/translation", { model, text, n_best: 4, glossary }, signal);
+export function getTranslation(model, text, signal, glossary = [], scripts = {}) {
+  return cached(translations, [model, text, glossary, scripts], async () => {
+    const body = { model, text, n_best: 4, glossary, ...scripts };
+    const { content, arrays } = await request("inspect/translation", body, signal);
     content.hypotheses.forEach((hypothesis, number) => {
       const alignment = arrays[`alignment${number}`];
       hypothesis.map = alignment && arrayToMap(alignment);
