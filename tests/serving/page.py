@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.serving.server_process import ServerProcess
 
 DESKTOP = {"viewport": {"width": 1400, "height": 900}, "locale": "en-GB"}
 KEY, KEY_LINE = make_key("ann", 1_000_000)
+WITH_KEY = f"sessionStorage.setItem('regard.key', '{KEY}')"
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +68,8 @@ def to_number(text: str) -> float:
 class Page:
     """The opened page, with helpers to operate it."""
 
-    def __init__(self, visit: Visit, url: str, key: str | None = KEY) -> None:
+    def __init__(self, visit: Visit, url: str) -> None:
         self.visit, self.page, self.url = visit, visit.page, url.partition("/#")[0]
-        self.alerts: list[str] = []
-        if key is not None:
-            self.page.add_init_script(f"sessionStorage.setItem('regard.key', '{key}')")
-        self.page.on("dialog", lambda dialog: (self.alerts.append(dialog.message), dialog.dismiss()))
         self.page.goto(url)
         self.page.wait_for_selector("html[data-ready]", state="attached", timeout=10_000)
 
@@ -113,13 +111,20 @@ class Page:
     def check(self) -> None:
         """Check that there were no errors, and no requests to other hosts."""
         assert self.visit.console == []
-        assert self.alerts == []
+        assert self.visit.alerts == []
         assert all(request.removeprefix("blob:").startswith(self.url) for request in self.visit.requests)
+
+
+@contextmanager
+def open_page(browser: Any, url: str, script: str = WITH_KEY, **options: Any) -> Iterator[Page]:
+    """Open the page in a context of its own, and check it in the end."""
+    with Visit(browser, script, **options) as visit:
+        page = Page(visit, url)
+        yield page
+        page.check()
 
 
 @pytest.fixture
 def page(browser: Any, page_url: str) -> Iterator[Page]:
-    with Visit(browser, **DESKTOP) as visit:
-        opened = Page(visit, page_url)
+    with open_page(browser, page_url, **DESKTOP) as opened:
         yield opened
-        opened.check()

@@ -10,7 +10,7 @@ from regard import Translator
 from regard.serving.errors import Reason
 from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
-from tests.serving.page import DESKTOP, KEY, Page, to_number
+from tests.serving.page import DESKTOP, KEY, Page, open_page, to_number
 
 MARKUP = '<script>alert(1)</script><b>I</b> love <img src=x onerror=alert(2)> apples & "tea"'
 TEXT_SECTIONS = ["overview", "translate", "attention", "why", "arithmetic", "beam", "change", "positions"]
@@ -412,13 +412,11 @@ def test_language_theme_and_keyboard_navigation(page: Page) -> None:
 
 def test_sections_fit_the_width_of_a_phone(browser: Any, page_url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "zh-CN", "has_touch": True, "color_scheme": "dark"}
-    with Visit(browser, **phone) as visit:
-        page = Page(visit, page_url)
+    with open_page(browser, page_url, **phone) as page:
         for section in [*TEXT_SECTIONS, "image"]:
             page.open(section)
             content_width, window_width = page.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
             assert content_width <= window_width, section
-        page.check()
 
 
 def test_closing_a_section_cancels_its_requests(page: Page) -> None:
@@ -496,7 +494,7 @@ def test_both_languages_have_the_same_strings(page: Page) -> None:
 
 def test_page_asks_for_a_key_and_keeps_it_until_the_tab_is_closed(browser: Any, page_url: str) -> None:
     with Visit(browser, **DESKTOP) as visit:
-        page = Page(visit, page_url, key=None)
+        page = Page(visit, page_url)
         assert "requires an API key" in page.text("#error")
         assert page.page.evaluate("document.activeElement.id") == "key"
         page.page.keyboard.type("wrong")

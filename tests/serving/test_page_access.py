@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.browser import Visit
-from tests.serving.page import Page
+from tests.serving.page import Page, open_page
 
 
 def test_page_has_landmarks_and_the_panel_names_its_tab(page: Page) -> None:
@@ -89,8 +88,7 @@ def test_cells_are_reached_with_arrow_keys_and_the_readout_follows(page: Page) -
 
 def test_tapped_cell_stays_pinned_until_it_is_tapped_again(browser: Any, page_url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "en-GB", "has_touch": True, "is_mobile": True}
-    with Visit(browser, **phone) as visit:
-        page = Page(visit, page_url)
+    with open_page(browser, page_url, **phone) as page:
         page.open("attention")
         matrix = page.page.locator("canvas.matrix")
         size = matrix.bounding_box()
@@ -102,7 +100,6 @@ def test_tapped_cell_stays_pinned_until_it_is_tapped_again(browser: Any, page_ur
         assert " → " in page.text(".head-panel .readout")
         matrix.tap(position=position)
         page.wait_until(lambda: "arrow keys" in page.text(".head-panel .readout"))
-        page.check()
 
 
 def test_weights_can_be_read_as_a_table(page: Page) -> None:

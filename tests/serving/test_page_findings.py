@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.browser import Visit
 from tests.inspection.test_page_in_browser import is_drawn
-from tests.serving.page import Page
+from tests.serving.page import Page, open_page
 
 
 def test_what_if_marks_removed_and_added_tokens(page: Page) -> None:
@@ -69,8 +68,7 @@ def test_matches_of_two_views_are_shown_in_both_directions(page: Page, painted: 
 
 def test_phone_has_large_targets_and_scrolls_to_the_current_step(browser: Any, page_url: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "en-GB", "has_touch": True, "is_mobile": True}
-    with Visit(browser, **phone) as visit:
-        page = Page(visit, page_url)
+    with open_page(browser, page_url, **phone) as page:
         for section in ("translate", "attention", "arithmetic", "beam", "change", "positions"):
             page.open(section)
             small = page.page.evaluate(
@@ -84,7 +82,6 @@ def test_phone_has_large_targets_and_scrolls_to_the_current_step(browser: Any, p
         column = page.page.locator("table.arithmetic th[data-step='3']").bounding_box()
         assert column["x"] >= 0
         assert column["x"] + column["width"] <= 390
-        page.check()
 
 
 # Image models

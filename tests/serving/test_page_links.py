@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Visit
-from tests.serving.page import DESKTOP, KEY, Page
+from tests.serving.page import DESKTOP, KEY, Page, open_page
 
 SNAPSHOT = """() => {
   const shown = (element) => element.checkVisibility();
@@ -142,11 +141,9 @@ def test_link_shows_the_same_view_in_another_browser(page: Page, browser: Any, s
     show(page)
     expected = snapshot(page)
     assert expected != first
-    with Visit(browser, **DESKTOP) as visit:
-        other = Page(visit, page.page.url)
+    with open_page(browser, page.page.url, **DESKTOP) as other:
         assert snapshot(other) == expected
         assert other.page.url == page.page.url
-        other.check()
 
 
 def test_back_and_forward_step_through_views(page: Page) -> None:
@@ -226,9 +223,7 @@ def test_page_works_if_the_browser_forbids_storage(browser: Any, page_url: str) 
     forbid = """for (const name of ["localStorage", "sessionStorage"]) {
       Object.defineProperty(window, name, { get() { throw new DOMException("denied", "SecurityError"); } });
     }"""
-    with Visit(browser, **DESKTOP) as visit:
-        visit.page.add_init_script(forbid)
-        page = Page(visit, page_url, key=None)
+    with open_page(browser, page_url, forbid, **DESKTOP) as page:
         page.page.wait_for_selector("#unlock:not([hidden])")
         page.page.locator("#key").fill(KEY)
         page.click("Unlock")
@@ -238,4 +233,3 @@ def test_page_works_if_the_browser_forbids_storage(browser: Any, page_url: str) 
         page.page.locator("#theme").click()
         page.wait_until_ready("translate")
         page.forgive_failed_requests()
-        page.check()

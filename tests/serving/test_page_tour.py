@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Visit
-from tests.serving.page import DESKTOP, Page
+from tests.serving.page import DESKTOP, Page, open_page
 from tests.serving.test_page import TEXT_SECTIONS
 
 
@@ -50,12 +49,10 @@ def test_stop_of_the_tour_is_part_of_the_link(page: Page, browser: Any) -> None:
     page.wait_until_ready("arithmetic")
     assert "查找" in page.text("#tour h2")
     assert "tour=2" in page.page.url
-    with Visit(browser, **DESKTOP) as visit:
-        other = Page(visit, page.page.url)
+    with open_page(browser, page.page.url, **DESKTOP) as other:
         assert other.text("#tour h2") == "2 / 25 · Attention is a lookup"
         other.click("Back")
         other.wait_until_ready("overview")
-        other.check()
 
 
 @pytest.mark.parametrize("section", [*TEXT_SECTIONS, "training"])
