@@ -94,6 +94,8 @@ class Sinusoidal(nn.Module):
 
 def sinusoid(positions: Tensor, width: int, order: str = "interleaved") -> Tensor:
     """Compute PE(p, 2i) = sin(p / 10000^(2i/width)) and PE(p, 2i+1) = cos(...), in float64 for large positions."""
+    if positions.is_meta:  # only the shape is of interest, and arithmetic would import torch's compiler
+        return torch.empty(*positions.shape, width, device="meta")
     frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width)
     angle = positions[..., None].double() * frequency
     pair = (angle.sin(), angle.cos())

@@ -267,8 +267,9 @@ class Rotary(nn.Module):
         self.register_buffer("frequency", self._frequency(), persistent=False)
 
     def _frequency(self, device: torch.device | None = None) -> Tensor:
-        exponent = -torch.arange(0, self.head_width, 2, dtype=torch.float64, device=device) / self.head_width
-        return (self.base**exponent).float()
+        index = torch.arange(0, self.head_width, 2, dtype=torch.float64, device=device)
+        # On the meta device, only the shape is of interest, and arithmetic would import torch's compiler.
+        return (index if index.is_meta else self.base ** (-index / self.head_width)).float()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Keep the frequencies in float32 when the model is converted: half precision is too coarse for the angles."""

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from pydantic import Field, StrictInt
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.config import Settings
 from regard.errors import UserError, one_line
@@ -150,13 +151,27 @@ def model_on_meta(config: Any, where: str) -> Model:
     """Build the model of a configuration on the meta device; `where` names the configuration in errors."""
     model_type = MODELS[config.kind]
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Shapes():
             return model_type(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # the number of elements overflows
         if find_extensions([model_type]):  # or a bug of an extension
             raise
         reason = str(error).partition("\n")[0]
         raise UserError(f"{where}: describes a model that is too large for any memory ({reason})") from None
+
+
+class _Shapes(TorchFunctionMode):
+    """On the meta device, replaces the functions that would import torch's compiler, which takes a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (nn.init.normal_, Tensor.normal_):
+            return given["tensor"] if "tensor" in given else args[0]
+        if func is torch.arange and all(type(arg) is int for arg in args):
+            return torch.empty(len(range(*args)), dtype=given.get("dtype", torch.int64), device=given.get("device"))
+        return func(*args, **given)
 
 
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Rare cases of models: sizes that do not change, interrupted replacements of folders, and configurations."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +107,36 @@ def test_errors_of_an_extension_are_not_explained(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "find_extensions", lambda classes: {"model": {"vit": "own.py"}})
     with pytest.raises(TypeError, match="a bug of the extension"):
         model_on_meta(TINY, "config")
+
+
+def test_shapes_are_computed_without_importing_the_compiler() -> None:
+    """The import takes a second, in every process that loads a model."""
+    program = """
+import sys, torch
+from regard.models.folder import model_on_meta
+from regard.models.nat import NATransformerConfig
+from regard.models.transformer import TransformerConfig
+from regard.models.vit import ViTConfig
+translators = [make.tiny(9, positions=positions) for make in (TransformerConfig, NATransformerConfig)
+               for positions in ("sinusoidal", "learned", "rotary")]
+for config in (*translators, ViTConfig.micro(3), ViTConfig.micro(3, positions="sincos", pooling="class")):
+    model = model_on_meta(config, "config")
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+sys.exit(str(sys.modules.keys() & {"torch._dynamo", "sympy"}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "set()"
+
+
+def test_tables_on_the_meta_device_have_the_same_shapes() -> None:
+    for width, order in ((8, "interleaved"), (6, "halves")):
+        with torch.device("meta"):
+            table = Sinusoidal(width, order).table
+        assert table.is_meta
+        assert (table.shape, table.dtype) == (Sinusoidal(width, order).table.shape, torch.float32)
+    with torch.device("meta"):
+        rotary = Rotary2D(8)
+    assert (rotary.frequency.shape, rotary.frequency.dtype) == (Rotary2D(8).frequency.shape, torch.float32)
 
 
 @pytest.mark.parametrize(("replaced", "kept"), [(False, "old"), (True, "new")])
