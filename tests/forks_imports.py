@@ -4,4 +4,4 @@ import torch._dynamo  # noqa: F401  the optimiser would import it in every proce
 
 import regard.cli
 import regard.pipelines.translator
-import regard.training.run  # noqa: F401
+import tests.conftest  # noqa: F401  the training, and what functions of tests that run in the process need

@@ -3,8 +3,6 @@
 import json
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import random_translator
+from tests.interop.test_usage import run_snippet
 
 FORMATS: dict[str, tuple[Callable[[Path], GraphCall], str]] = {
     "onnx": (load_onnx, "model.onnx"),
@@ -76,35 +75,7 @@ def test_exported_translation_model_gives_identical_translations(
     answer = command("export", trained_run, tmp_path / "out", "--to", "torch", "--sample", tmp_path / "sample")
     assert answer.code == 0, answer.err
     assert "identical translations (greedy 10 of 10, beam 4 10 of 10); log-probabilities within" in answer.out
-    run_without_regard(tmp_path / "out", Translator.load(trained_run))
-
-
-def run_without_regard(folder: Path, translator: Translator) -> None:
-    """Translate greedily with PyTorch in a process that cannot import regard."""
-    config = translator.model.config
-    source = [*translator.vocabularies.source.encode("I love apples"), config.eos]
-    shape = (config.decoder_layers, 1, config.heads, 0, config.width // config.heads)
-    program = f"""
-import sys
-sys.modules["regard"] = None
-import torch
-encode, step = (torch.export.load(name).module() for name in ("encoder.pt2", "decoder_step.pt2"))
-source, token, output = torch.tensor([{source}]), {config.bos}, []
-lengths = torch.tensor([{len(source)}])
-source_keys, source_values = encode(source=source, lengths=lengths)
-past_keys = past_values = torch.zeros{shape}
-while token != {config.eos} and len(output) < 30:
-    log_probs, past_keys, past_values = step(
-        token=torch.tensor([[token]]), past_keys=past_keys, past_values=past_values,
-        source_keys=source_keys, source_values=source_values, lengths=lengths,
-    )
-    token = int(log_probs.argmax())
-    output.append(token)
-print(*output[:-1])
-"""
-    process = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 0, process.stderr
-    assert translator.vocabularies.target.decode(map(int, process.stdout.split())) == "我喜欢苹果"
+    assert run_snippet(tmp_path / "out") == Translator.load(trained_run)("I love apples") == "我喜欢苹果"
 
 
 def test_rotary_positions_continue_from_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
