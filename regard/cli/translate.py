@@ -236,7 +236,13 @@ def _translate_lines(
     """Write the record of every text, and print warnings."""
     from regard.data.text.languages import warn_of_other_language
     from regard.pipelines.record_counts import count_records
-    from regard.pipelines.translate_files import RecordFile, glossary_of_line, translate_lines
+    from regard.pipelines.translate_files import (
+        RecordFile,
+        TranslationCounts,
+        format_record,
+        glossary_of_line,
+        translate_items,
+    )
 
     files.check()
     finished = files.count_finished(lambda output: count_records(output, form, settings.n_best))
@@ -248,6 +254,7 @@ def _translate_lines(
 
         new_memory = MemoryFile(files.output_memory, translator.languages)
     lines = warn_of_other_language(lines, translator.languages[0], "line")
+    counts = TranslationCounts()
     review = None if reject is None else _open_review(translator, files.output, reject, finished)
     with (
         nullcontext() if review is None else review,
@@ -257,23 +264,25 @@ def _translate_lines(
             progress,
         ),
     ):
-        counts = translate_lines(
+        translated = translate_items(
             translator,
-            lines,
-            records.append,
+            ((line, line) for line in lines),
             settings,
             constraints,
-            form=form,
-            alignments=alignments,
-            split=split,
-            confidence=review is not None or (form == "json" and translator.quality.is_calibrated),
-            flags=review is not None or form == "json",
-            review=None if review is None else review.add,
             done=records.count,
             on_progress=progress.advance,
             glossary_of=glossary_of_line,
-            on_result=None if new_memory is None else new_memory.add,
+            split=split,
+            alignments=alignments,
+            confidence=review is not None or (form == "json" and translator.quality.is_calibrated),
+            flags=review is not None or form == "json",
         )
+        for number, line, hypotheses in translated:
+            needs_review = None if review is None else review.add(number, line, hypotheses[0])
+            records.append(format_record(form, number, line, hypotheses, needs_review))
+            if new_memory is not None:
+                new_memory.add(hypotheses[0])
+            counts.add(number, hypotheses)
     if finished is not None and not counts.records:
         typer.echo(
             f"regard: {files.output} is complete: it holds the translations of all {records.count} lines", err=True

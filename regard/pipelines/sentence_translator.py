@@ -80,11 +80,21 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class HypothesisDetails:
-    """What hypotheses contain on request; see the attributes of `Hypothesis`."""
+    """What hypotheses contain on request; see the attributes of `Hypothesis`.
+
+    Attributes:
+        alignments: Cross-attention weights.
+        trees: All nodes of the beam search.
+        snapshots: The target after each iteration of a non-autoregressive model.
+        confidence: Calibrated confidences of sentences and tokens.
+        flags: Suspected faults, such as missing numbers.
+    """
 
     alignments: bool = False
     trees: bool = False
     snapshots: bool = False
+    confidence: bool = False
+    flags: bool = False
 
 
 class SentenceTranslator:

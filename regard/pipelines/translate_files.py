@@ -46,67 +46,15 @@ class TranslationCounts:
     kept_terms: int = 0
     lengths: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
 
-
-def translate_lines(
-    translator: Translator,
-    lines: Iterable[str],
-    write: Callable[[str], object],
-    settings: DecodingSettings,
-    constraints: Constraints | None = None,
-    *,
-    form: Form = "text",
-    alignments: bool = False,
-    split: bool = True,
-    confidence: bool = False,
-    flags: bool = False,
-    review: Callable[[int, str, Hypothesis], bool] | None = None,
-    done: int = 0,
-    on_progress: Callable[[int], object] | None = None,
-    glossary_of: Callable[[str], Glossary | None] | None = None,
-    on_result: Callable[[Hypothesis], object] | None = None,
-) -> TranslationCounts:
-    """Write the record of every line, in order, with at most `WINDOW` lines in memory.
-
-    Args:
-        lines: Source lines, without line breaks.
-        write: Called with each record, including its line breaks.
-        form: Format of the records, see `format_record`.
-        alignments: Whether JSON records include alignments.
-        split: Whether to split lines into sentences; otherwise a line is translated as one sequence.
-        confidence: Whether JSON records include confidences.
-        flags: Whether JSON records include suspected faults.
-        review: Called with the number, the source and the best translation of each line before its record is written;
-            returns whether a person should read it, which JSON records then state.
-        done: Number of records that exist already; as many lines are skipped.
-        on_progress: Called with the number of new records after each window.
-        glossary_of: Returns the glossary of a line, or None for that of the translator.
-        on_result: Called with the best translation of each line.
-    """
-    counts = TranslationCounts()
-    items = ((line, line) for line in lines)
-    options = {"alignments": alignments, "split": split, "confidence": confidence, "flags": flags}
-    translated = translate_items(
-        translator,
-        items,
-        settings,
-        constraints,
-        done=done,
-        on_progress=on_progress,
-        glossary_of=glossary_of,
-        **options,
-    )
-    for number, source, hypotheses in translated:
-        listed = None if review is None else review(number, source, hypotheses[0])
-        write(format_record(form, number, source, hypotheses, listed))
-        if on_result is not None:
-            on_result(hypotheses[0])
-        counts.records += 1
-        counts.lengths.add(number, hypotheses[0].warning)
-        counts.translations += len(hypotheses)
-        counts.terms += len(hypotheses[0].terms)
-        counts.kept_terms += sum(use.kept for use in hypotheses[0].terms)
-        counts.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
-    return counts
+    def add(self, number: int, hypotheses: Sequence[Hypothesis]) -> None:
+        """Count the n best translations of a line."""
+        best = hypotheses[0]
+        self.records += 1
+        self.lengths.add(number, best.warning)
+        self.translations += len(hypotheses)
+        self.terms += len(best.terms)
+        self.kept_terms += sum(use.kept for use in best.terms)
+        self.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
 
 
 def translate_items(
@@ -120,9 +68,17 @@ def translate_items(
     glossary_of: Callable[[Item], Glossary | None] | None = None,
     **options: bool,
 ) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
-    """Translate items given with their texts, and yield the number of each, the item and its hypotheses.
+    """Translate items in order, at most `WINDOW` at a time, and yield the number of each, the item and its hypotheses.
 
-    See `translate_lines` for the other arguments. The options are those of `Translator.hypotheses`, such as `split`.
+    Args:
+        translator: The translator.
+        items: Items, such as source lines, each with its text.
+        settings: Settings of the search.
+        constraints: Required and forbidden text.
+        done: Number of items whose results exist already; as many items are skipped.
+        on_progress: Called with the number of new results after each window.
+        glossary_of: Returns the glossary of an item, or None for that of the translator.
+        options: Arguments of `Translator.hypotheses`, such as `split` and `alignments`.
     """
     items, before = _skip(items, done)
     while window := list(islice(items, WINDOW)):

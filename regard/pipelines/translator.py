@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 
 from regard.data.text.sentences import LengthWarnings, SplitText, by_rank, split_sentences
-from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.generator import BATCH_TOKENS, Generator
+from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.settings import DecodingSettings, parse_settings
 from regard.errors import UserError
 from regard.masks import pad_batch
 from regard.models.card import save_pretrained
 from regard.models.folder import save_model
-from regard.ops.linear import Precision, refresh_prepacked
+from regard.ops.linear import refresh_prepacked
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.sentence_translator import (
@@ -32,7 +31,6 @@ from regard.pipelines.sentence_translator import (
     HypothesisDetails,
     SearchRequest,
     SentenceTranslator,
-    TranslationModel,
     check_texts,
     map_batches,
 )
@@ -79,6 +77,7 @@ class Translator(SentenceTranslator):
     `split=False` is given. `score` and `embed` do not split.
 
     Attributes:
+        glossary: Terms with their translations, for all calls that are given no other glossary; None for none.
         memory: A `regard.pipelines.translation_memory.TranslationMemory` whose translations are taken over, or None.
 
     Args:
@@ -89,27 +88,12 @@ class Translator(SentenceTranslator):
         generator: Decodes instead of the search in regard, such as an export for CTranslate2.
         precision: Precision of the linear layers on a CPU; their weights are prepacked.
         longest_source: Number of tokens of the longest source in the training data, without END; None if unknown.
-        glossary: Terms with their translations, for all calls that are given no other glossary: a `Glossary`, a
-            mapping, pairs, or the path of a .tsv file.
         directions: Source and target language of every direction, if the model has several; see `select`.
     """
 
-    def __init__(
-        self,
-        model: TranslationModel,
-        vocabularies: Vocabularies,
-        languages: tuple[str, str] = ("source", "target"),
-        others: Sequence[TranslationModel] = (),
-        generator: Generator | None = None,
-        precision: Precision | None = None,
-        longest_source: int | None = None,
-        glossary: GlossaryLike | None = None,
-        directions: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        super().__init__(model, vocabularies, languages, others, generator, precision, longest_source, directions)
-        self.glossary = to_glossary(glossary)
-        self.memory: TranslationMemory | None = None
-        self._quality: QualityEstimator | None = None
+    glossary: Glossary | None = None
+    memory: TranslationMemory | None = None
+    _quality: QualityEstimator | None = None  # loaded when it is first needed
 
     @classmethod
     def load(
@@ -206,14 +190,11 @@ class Translator(SentenceTranslator):
         texts: Sequence[str],
         settings: DecodingSettings | None = None,
         constraints: Constraints | Sequence[Constraints] | None = None,
-        alignments: bool = False,
-        trees: bool = False,
-        snapshots: bool = False,
-        first: int = 1,
-        split: bool = True,
+        *,
         glossary: GlossaryLike | Sequence[GlossaryLike | None] | None = None,
-        confidence: bool = False,
-        flags: bool = False,
+        split: bool = True,
+        first: int = 1,
+        **details: bool,
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of every text, best first. A blank text is returned unchanged.
 
@@ -224,15 +205,12 @@ class Translator(SentenceTranslator):
             settings: Settings of the search, or of decoding with a non-autoregressive model.
             constraints: Required and forbidden text, for all texts or a list with one for each. The prefix applies to
                 the first sentence of a text.
-            alignments: Whether to return cross-attention weights.
-            trees: Whether to return all nodes of the beam search.
-            snapshots: Whether to return the target after each iteration of a non-autoregressive model.
-            first: Number of the first text, for errors.
-            split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
             glossary: Terms whose translations the hypotheses shall contain, for all texts or a list with one for each;
                 None for the glossary of the translator.
-            confidence: Whether to return calibrated confidences of sentences and tokens.
-            flags: Whether to return suspected faults, such as missing numbers.
+            split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
+            first: Number of the first text, for errors.
+            details: What the hypotheses contain besides text and score: `alignments`, `trees`, `snapshots`,
+                `confidence` or `flags`, each set to True; see `HypothesisDetails`.
 
         Raises:
             UserError: A text or a setting is invalid, a sequence is too long for the model, a phrase is required in a
@@ -240,17 +218,15 @@ class Translator(SentenceTranslator):
                 is not calibrated.
         """
         texts = check_texts(texts, first)
-        estimate = self.quality.select(confidence, flags) if confidence or flags else None
+        wanted = HypothesisDetails(**details)
+        estimate = self.quality.select(wanted.confidence, wanted.flags) if wanted.confidence or wanted.flags else None
         splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
         text_requests = self._parse(texts, splits, constraints, glossary, first)
-        resolved = self.resolve_settings(settings, NO_CONSTRAINTS, trees, snapshots)
-        for decoding in dict.fromkeys(request.decoding for request in text_requests):
-            self.resolve_settings(settings, decoding, trees, snapshots)  # rejects unsupported constraints
-        requests = self._divide(text_requests)
-        sentences = iter(
-            self._search_with_glossary_and_memory(requests, resolved, HypothesisDetails(alignments, trees, snapshots))
-        )
-        blank = Hypothesis("", 0.0, tree=[] if trees else None, iterations=[] if snapshots else None)
+        resolved = self.resolve_settings(settings, NO_CONSTRAINTS, wanted.trees, wanted.snapshots)
+        for decoding in dict.fromkeys(request.decoding for request in text_requests):  # rejects unsupported constraints
+            self.resolve_settings(settings, decoding, wanted.trees, wanted.snapshots)
+        sentences = iter(self._search_with_glossary_and_memory(self._divide(text_requests), resolved, wanted))
+        blank = Hypothesis("", 0.0, tree=[] if wanted.trees else None, iterations=[] if wanted.snapshots else None)
         results = []
         for text, parts in zip(texts, splits, strict=True):
             n_best_lists = list(islice(sentences, len(parts.sentences)))

@@ -22,9 +22,10 @@ from regard.pipelines.record_counts import count_aligned, count_lines, count_rec
 from regard.pipelines.translate_files import (
     AlignedRecordFiles,
     RecordFile,
+    TranslationCounts,
     format_record,
     read_texts,
-    translate_lines,
+    translate_items,
 )
 from tests.conftest import Command
 from tests.forks import Forked
@@ -166,19 +167,17 @@ def test_every_search_setting_is_passed_on(
 def test_at_most_one_window_of_lines_is_read_ahead(loaded: Translator, small_windows: int) -> None:
     read = written = furthest = 0
 
-    def lines() -> Iterator[str]:
+    def lines() -> Iterator[tuple[int, str]]:
         nonlocal read
         for line in islice(cycle(["I love apples", "", "You buy tea"]), 10 * small_windows + 3):
             read += 1
-            yield line
+            yield read, line
 
-    def write(record: str) -> None:
-        nonlocal written, furthest
+    for number, item, hypotheses in translate_items(loaded, lines(), SearchSettings(beam=1, max_length=3)):
         furthest = max(furthest, read - written)
         written += 1
-
-    counts = translate_lines(loaded, lines(), write, SearchSettings(beam=1, max_length=3))
-    assert counts.records == counts.translations == written == read == 10 * small_windows + 3
+        assert (number, item, len(hypotheses)) == (written, written, 1)
+    assert written == read == 10 * small_windows + 3
     assert furthest <= small_windows + 1
 
 
@@ -186,15 +185,15 @@ def test_progress_is_reported_after_each_window(loaded: Translator, small_window
     for done, expected in ((0, [8, 8, 3]), (5, [3, 8, 3]), (8, [8, 3]), (19, [])):
         progress: list[int] = []
         settings = SearchSettings(beam=1, max_length=3)
-        translate_lines(loaded, ["I"] * 19, len, settings, done=done, on_progress=progress.append)
+        list(translate_items(loaded, [("", "I")] * 19, settings, done=done, on_progress=progress.append))
         assert progress == expected
 
 
 def test_errors_name_the_line_in_later_windows(loaded: Translator, small_windows: int) -> None:
-    lines = ["I"] * 20 + ["\ud800"]
+    lines = [("", "I")] * 20 + [("", "\ud800")]
     for done in (0, 9, 20):
         with pytest.raises(UserError, match="sentence 21"):
-            translate_lines(loaded, lines, len, SearchSettings(beam=1, max_length=3), done=done)
+            list(translate_items(loaded, lines, SearchSettings(beam=1, max_length=3), done=done))
 
 
 # Resume
@@ -410,11 +409,12 @@ def test_other_keys_of_json_objects_are_ignored(tmp_path: Path) -> None:
 
 
 def test_counts_include_violated_constraints(loaded: Translator) -> None:
-    records: list[str] = []
-    constraints = Constraints(required=("你",))
+    counts = TranslationCounts()
     short = SearchSettings(beam=2, max_length=1)  # room for END only
-    counts = translate_lines(loaded, ["I love apples", ""], records.append, short, constraints)
-    assert (counts.records, counts.translations, counts.violations, len(records)) == (2, 2, 1, 2)
+    items = [("", "I love apples"), ("", "")]
+    for number, _, hypotheses in translate_items(loaded, items, short, Constraints(required=("你",))):
+        counts.add(number, hypotheses)
+    assert (counts.records, counts.translations, counts.violations) == (2, 2, 1)
 
 
 # Output files
