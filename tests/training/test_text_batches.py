@@ -34,7 +34,7 @@ from regard.training.text_batches import (
     split_bytes,
 )
 from tests.conftest import small_recipe
-from tests.training.test_resume import crashing_at, weights
+from tests.training.test_run_folder import crashing_at, weights
 
 Build = Callable[..., TranslationTask]
 

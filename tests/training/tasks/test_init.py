@@ -17,7 +17,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from regard.training.tasks.registry import load_recipe
 from tests.conftest import SMALL, Command, settings_of
-from tests.training.test_resume import crashing_at, log, read_files, weights
+from tests.training.test_run_folder import crashing_at, log, read_files, weights
 
 Make = Callable[..., Recipe]
 PLACEHOLDER = "<ent>"

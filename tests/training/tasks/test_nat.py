@@ -12,7 +12,7 @@ from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
 from tests.conftest import build_task, small_recipe
 from tests.training.objectives.test_nat import LONG_TARGETS, SHORT_TARGETS
-from tests.training.test_resume import crashing_at, log, weights
+from tests.training.test_run_folder import crashing_at, log, weights
 
 
 @pytest.mark.parametrize("length", ["classifier", "ctc", "end", "dag"])
