@@ -88,11 +88,7 @@ class TokenGraphDecoder:
             found = self._viterbi(graphs, paths, settings.alpha)
         else:
             found = self.follow(paths, graphs.lengths, settings.alpha)
-        if not trace:
-            return [[hypothesis] for hypothesis in found]
-        updated = torch.ones_like(paths.tokens, dtype=torch.bool)
-        iterations = snapshots(paths.tokens, paths.token_log_probs, updated, graphs.lengths)
-        return [[replace(one, iterations=[snapshot])] for one, snapshot in zip(found, iterations, strict=True)]
+        return self._add_snapshots([[one] for one in found], graphs) if trace else [[one] for one in found]
 
     def follow(self, paths: Paths, lengths: Sequence[int], alpha: float) -> list[NATHypothesis]:
         """Return the hypothesis of the path that starts at the first vertex of each row."""
@@ -142,7 +138,7 @@ class TokenGraphDecoder:
             hypotheses.append(self._hypothesis(predicted, log_probs.tolist(), path[1:], length, alpha))
         return hypotheses
 
-    def score(self, graphs: TokenGraphs, targets: Sequence[Tokens], alpha: float) -> list[TokenHypothesis]:
+    def score(self, graphs: TokenGraphs, targets: Sequence[Tokens], alpha: float) -> list[NATHypothesis]:
         """Score translations by the sum over all of their paths; the tokens are at the vertices of the best one."""
         padded, counts = self._pad(targets, graphs.log_probs.device)
         emissions = graphs.log_probs.gather(2, padded[:, None].expand(-1, graphs.log_probs.shape[1], -1))
@@ -158,14 +154,26 @@ class TokenGraphDecoder:
         ]
 
     def search(
-        self, graphs: TokenGraphs, sources: Sequence[Tokens], settings: NATSettings
+        self, graphs: TokenGraphs, sources: Sequence[Tokens], settings: NATSettings, trace: bool
     ) -> list[list[TokenHypothesis]]:
         """Return the translations of beam search, best first; their tokens are at the vertices of the best path."""
         count = settings.beam if settings.rerank else settings.n_best
         found = search(TokenGraphStepper(graphs, self.config), sources, settings.graph_search(count))
         rows = [row for row, best in enumerate(found) for _ in best]
         aligned = iter(self.score(graphs.select(rows), [one.tokens for best in found for one in best], settings.alpha))
-        return [[replace(next(aligned), score=one.score) for one in best] for best in found]
+        hypotheses = [[replace(next(aligned), score=one.score) for one in best] for best in found]
+        return self._add_snapshots(hypotheses, graphs) if trace else [[*best] for best in hypotheses]
+
+    def _add_snapshots(
+        self, hypotheses: Sequence[Sequence[NATHypothesis]], graphs: TokenGraphs
+    ) -> list[list[TokenHypothesis]]:
+        """Return the hypotheses of each graph with the best token of every vertex as their only iteration."""
+        log_probs, tokens = graphs.log_probs.max(-1)
+        iterations = snapshots(tokens, log_probs, torch.ones_like(tokens, dtype=torch.bool), graphs.lengths)
+        return [
+            [replace(one, iterations=[snapshot]) for one in best]
+            for best, snapshot in zip(hypotheses, iterations, strict=True)
+        ]
 
     def _pad(self, targets: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return targets as a padded tensor and their lengths."""

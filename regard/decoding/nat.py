@@ -136,7 +136,7 @@ class NATGenerator:
         if self.config.length == "ctc":
             return self.ctc.decode(self._predict(targets), targets.lengths, settings, trace)
         if self.config.length == "dag" and settings.beam > 1:
-            return self.dag.search(self._predict_graphs(targets), sources, settings)
+            return self.dag.search(self._predict_graphs(targets), sources, settings, trace)
         if self.config.length == "dag":
             return self.dag.decode(self._predict_graphs(targets), settings, trace)
         output, iterations = self._mask_predict(targets, settings.iterations or 1, trace)
@@ -172,7 +172,7 @@ class NATGenerator:
         lengths: list[int] = self.config.clip_lengths(np.array(self._target_lengths(encoded, targets))).tolist()
         if self.config.length == "dag":
             assert isinstance(settings, NATSettings)
-            return self.dag.score(self._predict_graphs(self._targets(encoded, lengths)), targets, settings.alpha)
+            return [*self.dag.score(self._predict_graphs(self._targets(encoded, lengths)), targets, settings.alpha)]
         log_probs = self._predict(self._targets(encoded, lengths))
         if self.config.length == "ctc":
             return self.ctc.score(log_probs, lengths, targets)

@@ -225,13 +225,18 @@ def test_probe_records_all_target_positions(classifier_model: regard.Translator)
     assert unseen.tokens == best.tokens
 
 
-@pytest.mark.parametrize("name", ["classifier_model", "ctc_model"])
-def test_all_target_positions_are_drawn(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "beam"), [("classifier_model", 1), ("ctc_model", 1), ("ctc_model", 3), ("dag_model", 1), ("dag_model", 3)]
+)
+def test_all_target_positions_are_drawn(name: str, beam: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     translator = request.getfixturevalue(name)
-    scene = translation_scene(translator, "I love apples", ["decoder.1.cross"])
+    settings = translator.resolve_settings(regard.NATSettings(beam=beam, n_best=beam))
+    scene = translation_scene(translator, "I love apples", ["decoder.1.cross"], settings)
     assert scene.views[0].weights.shape[1] == len(scene.labels["decoder_output"])
+    for best in translator.hypotheses(["I love apples"], settings, snapshots=True)[0]:
+        assert {len(snapshot.subwords) for snapshot in best.iterations} == {len(scene.labels["decoder_output"])}
     scene.save(tmp_path / "attention.svg")
-    assert translator("I love apples") in (tmp_path / "attention.svg").read_text(encoding="utf-8")
+    assert translator("I love apples", beam=beam) in (tmp_path / "attention.svg").read_text(encoding="utf-8")
 
 
 def test_embedding_is_the_mean_encoder_output(classifier_model: regard.Translator) -> None:
