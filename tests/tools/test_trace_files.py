@@ -1,8 +1,14 @@
 """Commands pass through few files of regard, so that a reader can follow one sentence or one image."""
 
+import re
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 
@@ -10,7 +16,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from tests.conftest import Command, build_task
 from tests.images import image_recipe
-from tools.trace_files import FileTracer
+from tools.trace_files import HOME, FileTracer
 
 
 def save_untrained(recipe: Recipe, folder: Path) -> Path:
@@ -29,6 +35,56 @@ def traced_files(command: Command, *words: object) -> list[str]:
         tracer.stop()
     assert result.code == 0, result.err
     return tracer.files()
+
+
+Function = tuple[str, str]
+"""Qualified name and file, relative to regard/."""
+
+
+def documented_chain(command: str) -> list[Function]:
+    """Return the call chain in docs/design.md that starts with a command."""
+    design = (HOME.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    (rows,) = re.findall(rf"^(\| `{command}` \|.*?)\n\n", design, re.M | re.S)
+    return re.findall(r"\| `(.*)` \| `(.*)` \|", rows)
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch, chain: list[Function]) -> list[bool]:
+    """Patch the last function of a chain to record, at each call, whether the others are on the stack in this order."""
+    *callers, (method, file) = chain
+    class_name, _, name = method.partition(".")
+    owner = getattr(import_module(f"regard.{file.removesuffix('.py').replace('/', '.')}"), class_name)
+    original, calls = getattr(owner, name), []
+
+    def record(*args: Any, **options: Any) -> Any:
+        stack: list[Function] = []
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            stack.insert(0, (frame.f_code.co_qualname, frame.f_code.co_filename))
+            frame = frame.f_back
+        called = iter(stack)
+        calls.append(all((function, str(HOME / path)) in called for function, path in callers))
+        return original(*args, **options)
+
+    monkeypatch.setattr(owner, name, record)
+    return calls
+
+
+def test_translating_calls_the_documented_functions(
+    make_recipe: Callable[..., Recipe], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_untrained(make_recipe(), tmp_path / "run")
+    calls = record_calls(monkeypatch, documented_chain("translate"))
+    assert command("translate", run, "I love apples").code == 0
+    assert all(calls) and calls
+
+
+def test_training_calls_the_documented_functions(
+    toy: Path, small_settings: list[str], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = record_calls(monkeypatch, documented_chain("train"))
+    files = ("--src", toy / "train.en", "--tgt", toy / "train.zh", "--out", tmp_path / "run")
+    assert command("train", *files, *small_settings, "--set", "training.steps=1").code == 0
+    assert any(calls)  # the first call tries the largest batch without taking a step
 
 
 def test_translate_enters_at_most_22_files_and_3_helpers(
