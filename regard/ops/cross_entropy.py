@@ -131,7 +131,7 @@ def cross_entropy_(logits: Tensor, labels: Tensor, smoothing: float, backward: b
 def cross_entropy_kernel_(logits: Tensor, labels: Tensor, smoothing: float, backward: bool = True) -> Tensor:
     """`cross_entropy_` of contiguous logits by one kernel."""
     assert logits.is_contiguous()
-    return (_one_read if _fits_registers(logits) else _two_reads)(logits, labels, smoothing, backward)
+    return (_one_read if _fits_registers(logits) else _two_reads)(logits, labels.contiguous(), smoothing, backward)
 
 
 def _fits_registers(logits: Tensor) -> bool:

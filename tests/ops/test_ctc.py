@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.ops import dispatch
 from regard.ops.ctc import (
     align,
     collapse,
@@ -102,6 +103,24 @@ def test_emissions_of_states_have_the_gradient_of_their_selection(packed: bool) 
         (grad,) = torch.autograd.grad((emissions * weights).sum(), logits)
         found.append((emissions.detach(), grad))
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_state_emissions_by_kernels_agree_with_the_formulas(
+    interpreted: None, dtype: torch.dtype, tolerance: float
+) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    source = torch.Generator().manual_seed(0)
+    states = torch.randint(0, 6, (4, 5), generator=source).to(device)
+    index = torch.arange(4 * 3, device=device)
+    logits = torch.randn(12, 6, generator=source).to(device, dtype).requires_grad_()
+    found = state_emissions(logits * 1, states, index // 3, index % 3, index.view(4, 3))
+    expected = logits.float().log_softmax(-1).gather(1, states[index // 3]).view(4, 3, 5)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    weights = torch.rand(expected.shape, generator=source).to(device)
+    grads = [torch.autograd.grad((each * weights).sum(), logits)[0] for each in (found, expected)]
+    torch.testing.assert_close(grads[0], grads[1], atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -91,10 +91,12 @@ def test_probabilities_of_all_targets_add_up_to_one() -> None:
 
 
 @pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")
-def test_kernels_agree_with_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("integers", [torch.int32, torch.int64])
+def test_kernels_agree_with_the_formulas(monkeypatch: pytest.MonkeyPatch, integers: torch.dtype) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     source = torch.Generator().manual_seed(3)
-    lengths, target_lengths = torch.tensor([70, 2, 33, 5], device=device), torch.tensor([6, 0, 5, 4], device=device)
+    lengths = torch.tensor([70, 2, 33, 5], device=device, dtype=integers)
+    target_lengths = torch.tensor([6, 0, 5, 4], device=device, dtype=integers)
     emissions = (3 * torch.randn(4, 70, 50, generator=source)).log_softmax(-1)[..., :6].to(device)
     scores = mask_transitions((3 * torch.randn(4, 70, 70, generator=source)).to(device), lengths)
     results = []

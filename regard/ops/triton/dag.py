@@ -64,7 +64,7 @@ def best_paths(emissions, transitions, lengths, target_lengths, best, origins, L
                 edge = tl.load(transitions + i[:, None] * L + j[None, :], mask=inside, other=LOG_ZERO)
                 x = tl.load(best + i, mask=i < length, other=LOG_ZERO)[:, None] + edge
                 maximum = tl.max(x, 0)
-                origin = tl.where(maximum > highest, start + tl.argmax(x, 0), origin)
+                origin = tl.where(maximum > highest, (start + tl.argmax(x, 0)).to(tl.int32), origin)
                 highest = tl.maximum(highest, maximum)
             emission = tl.load(emissions + j, mask=j < length, other=LOG_ZERO)
             tl.store(best + step + j, highest + emission, mask=j < length)
