@@ -201,24 +201,23 @@ def plan(table: Table, arguments: argparse.Namespace) -> list[Job]:
     jobs: dict[str, Job] = {}
 
     def add(item: Run | Teaching) -> str:
-        """Add a job and those that it waits for; return its name."""
+        """Add a job and those that it waits for, unless it is finished; return its name."""
         key = str(item)
-        if key in jobs:
+        if key in jobs or (arguments.out / f"{key}{'.tsv' if isinstance(item, Teaching) else '.json'}").exists():
             return key
         if isinstance(item, Teaching):
-            before, seeds, result = item.runs, item.seeds, f"{key}.tsv"
+            before, seeds = item.runs, item.seeds
             own = ["--translate", item.text, item.beam]
         else:
             configuration = table.configurations[item.name]
             before = [] if item.backward else list_teaching(table, item.name)
             before += [Run(configuration.init, item.seed)] if configuration.init else []
             before += [Run(configuration.encoder, 1)] if configuration.encoder else []
-            seeds, own, result = (item.seed,), [], f"{key}.json"
+            seeds, own = (item.seed,), []
         after = tuple(add(each) for each in before)
         words = [__file__, arguments.table, arguments.data, arguments.out, item.name, "--seed", *seeds, "--child"]
         words += [*own, *["--backward"] * item.backward, *shared]
-        if not (arguments.out / result).exists():
-            jobs[key] = Job(key, tuple(map(str, words)), tuple(name for name in after if name in jobs))
+        jobs[key] = Job(key, tuple(map(str, words)), tuple(name for name in after if name in jobs))
         return key
 
     runs = [Run(name, seed) for seed in arguments.seed for name in arguments.names]

@@ -65,6 +65,7 @@ def test_teachers_are_trained_once_and_before_their_students(tmp_path: Path) -> 
     for name in ("rehearsal-teacher-seed1.json", f"{texts[0]}.tsv", f"{texts[1]}.tsv"):
         (tmp_path / "out" / name).write_text("finished")
     jobs = {job.name: job for job in script.plan(MULTI30K, given)}
+    assert list(jobs) == ["plain-seed1", "plain-seed2", "rehearsal-teacher-seed2", "rehearsal-seed1", "rehearsal-seed2"]
     assert jobs["rehearsal-seed1"].after == ()
     assert jobs["rehearsal-seed2"].after == ("rehearsal-teacher-seed2",)
 
