@@ -26,6 +26,10 @@ from regard.models.nat import NATransformerConfig
 from regard.ops import dag
 
 Tokens = Sequence[int]
+TRACED_BEAM = 4
+"""Beam width of the beam search of a trace, if the settings state none."""
+TRACED_TRANSITIONS, LEAST_TRACED = 4, 0.01
+"""Largest number of traced transitions of a vertex, and the least probability that a path uses them."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,25 @@ def find_paths(log_probs: Tensor, transitions: Tensor, lengths: Tensor, lookahea
     next_vertices = scores.argmax(-1)
     next_log_probs = transitions.gather(2, next_vertices[..., None])[..., 0]
     return Paths(tokens, token_log_probs, next_vertices, next_log_probs)
+
+
+@dataclass(frozen=True)
+class GraphTrace:
+    """One predicted graph and its translations.
+
+    Attributes:
+        tokens: Best token of each vertex.
+        token_log_probs: Log-probability of this token.
+        visits: Probability that a path visits each vertex.
+        transitions: Vertex, next vertex and probability of frequent transitions, those of each vertex by probability.
+        paths: Best hypothesis of each kind of search, and the log-probability of each of its transitions, END included.
+    """
+
+    tokens: list[int]
+    token_log_probs: list[float]
+    visits: list[float]
+    transitions: list[tuple[int, int, float]]
+    paths: dict[str, tuple[NATHypothesis, list[float]]]
 
 
 class TokenGraphDecoder:
@@ -163,6 +186,34 @@ class TokenGraphDecoder:
         aligned = iter(self.score(graphs.select(rows), [one.tokens for best in found for one in best], settings.alpha))
         hypotheses = [[replace(next(aligned), score=one.score) for one in best] for best in found]
         return self._add_snapshots(hypotheses, graphs) if trace else [[*best] for best in hypotheses]
+
+    def trace(self, graphs: TokenGraphs, source: Tokens, settings: NATSettings) -> GraphTrace:
+        """Describe the graph of one source, with the path of every kind of search; that of `settings` comes first."""
+        one = settings.changed(n_best=1, rerank=None, path="lookahead", beam=1)
+        searches = {path: one.changed(path=path) for path in ("greedy", "lookahead", "viterbi")}
+        searches["beam"] = one.changed(beam=settings.beam if settings.beam > 1 else TRACED_BEAM)
+        first = settings.path if settings.beam == 1 else "beam"
+        paths = {}
+        for name in sorted(searches, key=lambda name: name != first):
+            search = searches[name]
+            found = (
+                self.search(graphs, [source], search, False) if name == "beam" else self.decode(graphs, search, False)
+            )
+            ((hypothesis,),) = found
+            assert isinstance(hypothesis, NATHypothesis)
+            vertices = [0, *hypothesis.positions]
+            paths[name] = hypothesis, graphs.transitions[0, vertices[:-1], vertices[1:]].tolist()
+        length = graphs.lengths[0]
+        log_probs, tokens = graphs.log_probs[0, :length].max(-1)
+        transitions = graphs.transitions[0].exp()
+        visits = dag.visit_probabilities(graphs.transitions, graphs.lengths_tensor())[0, :length]
+        frequent = []
+        for vertex in range(length - 1):
+            best, nexts = transitions[vertex].topk(min(TRACED_TRANSITIONS, length))
+            for prob, following in zip(best.tolist(), nexts.tolist(), strict=True):
+                if prob * float(visits[vertex]) >= LEAST_TRACED:
+                    frequent.append((vertex, following, prob))
+        return GraphTrace(tokens.tolist(), log_probs.tolist(), visits.tolist(), frequent, paths)
 
     def _add_snapshots(
         self, hypotheses: Sequence[Sequence[NATHypothesis]], graphs: TokenGraphs

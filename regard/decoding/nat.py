@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.ctc import CTCDecoder
-from regard.decoding.dag import Paths, TokenGraphDecoder, TokenGraphs
+from regard.decoding.dag import GraphTrace, Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.mask_predict import (
     LengthCandidate,
@@ -150,6 +150,13 @@ class NATGenerator:
         """
         encoded = self._encode(sources)
         return self._predict(self._targets(encoded, self._target_lengths(encoded, targets)))
+
+    @torch.no_grad()
+    def trace_graph(self, source: Tokens, settings: NATSettings) -> GraphTrace:
+        """Return the graph that a model with `length: dag` predicts for a source, and its paths."""
+        encoded = self._encode([source])
+        graphs = self._predict_graphs(self._targets(encoded, self._target_lengths(encoded, ())))
+        return self.dag.trace(graphs, source, settings)
 
     @torch.no_grad()
     def run_forward(self, sources: Sequence[Tokens], hypotheses: Sequence[TokenHypothesis]) -> None:

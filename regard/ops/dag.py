@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -27,6 +28,10 @@ BLOCK = 32
 """Number of vertices that the kernels process at once."""
 LOG_ZERO = -1e30
 """Logarithm of zero in differentiable sums, where -inf - (-inf) would be NaN."""
+BOUNDARY, END = -1, -2
+"""Tokens before the first and after the last of a target, in n-grams."""
+MIN_LENGTH = 1e-3
+"""Least expected length of a path that a length is divided by."""
 
 
 def mask_transitions(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -99,6 +104,71 @@ def trace_back(ends: Tensor, origins: Tensor, counts: Tensor) -> Tensor:
         assigned.scatter_(1, torch.where(active, vertex, L), u)  # column L is discarded
         vertex = torch.where(active, origins[u].gather(1, vertex), vertex)
     return assigned[:, :L]
+
+
+def visit_probabilities(transitions: Tensor, lengths: Tensor) -> Tensor:
+    """Return the probability that a path visits each vertex, (B, L); differentiable.
+
+    Args:
+        transitions: Log-probability of the transition between every two vertices, (B, L, L).
+        lengths: Number of vertices of each graph, (B,).
+    """
+    return _visits(mask_transitions(transitions, lengths).exp())
+
+
+def ngram_overlap(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, tokens: Tensor, target_lengths: Tensor, n: int
+) -> Tensor:
+    """Return the expected n-gram precision of each graph times its brevity penalty, (B,) from 0 to 1 (FA-DAT).
+
+    The precision (Ma et al. 2023) is the expected number of n-grams of the target on a path, clipped to their number in
+    the target, divided by the expected number of all n-grams on a path. The brevity penalty is that of BLEU with the
+    expected number of tokens. Targets and paths begin with BOS and end with END, which count as parts of n-grams.
+
+    The arguments are those of `log_likelihood`, and the tokens of the targets, (B, U). The result is differentiable, in
+    float32 or float64.
+    """
+    L, U = emissions.shape[1:]
+    probs = mask_transitions(transitions, lengths).exp()
+    visits = _visits(probs)
+    vertices, columns = torch.arange(L, device=probs.device), torch.arange(U + 2, device=probs.device)
+    is_end = columns == target_lengths[:, None] + 1  # (B, U + 2)
+    starts = (vertices == 0)[:, None] & (columns == 0)
+    ends = (vertices == lengths[:, None] - 1)[:, :, None] & is_end[:, None]
+    e_BLU = F.pad(_mask_emissions(emissions, lengths).to(probs.dtype).exp(), (1, 1))
+    e_BLU = torch.where((columns <= target_lengths[:, None])[:, None], e_BLU, 0)
+    e_BUL = torch.where(starts | ends, 1.0, e_BLU).transpose(1, 2)
+    # Expected number of occurrences of each n-gram of the target, by the vertex of its last token.
+    windows = U + 3 - n
+    counts, totals = visits[:, None] * e_BUL[:, :windows], visits
+    for k in range(1, n):
+        counts, totals = (counts @ probs) * e_BUL[:, k : windows + k], (totals[:, None] @ probs)[:, 0]
+    is_ngram = columns[:windows] <= target_lengths[:, None] + 2 - n
+    allowed = _count_ngrams(F.pad(tokens, (1, 1), value=BOUNDARY).masked_fill(is_end, END), is_ngram, n)
+    matches = torch.minimum(counts.sum(2), allowed).sum(1)
+    length = (visits.sum(1) - 2).clamp(min=MIN_LENGTH)
+    penalty = (1 - target_lengths / length).clamp(max=0).exp()
+    overlap: Tensor = penalty * matches / totals.sum(1).clamp(min=MIN_LENGTH)
+    return overlap
+
+
+def _count_ngrams(tokens: Tensor, is_ngram: Tensor, n: int) -> Tensor:
+    """Return how often each n-gram, (B, W), occurs in its target at its first position, and 0 at all others."""
+    W = is_ngram.shape[1]
+    equal = is_ngram[:, :, None] & is_ngram[:, None]
+    for k in range(n):
+        part = tokens[:, k : W + k]
+        equal = equal & (part[:, :, None] == part[:, None])
+    is_repeated = equal.tril(-1).any(2)
+    return torch.where(is_repeated, 0, equal.sum(2))
+
+
+def _visits(probs: Tensor) -> Tensor:
+    """Solve v = v E + (1, 0, ..., 0), where E, (B, L, L), are the probabilities of transitions."""
+    start = F.one_hot(probs.new_zeros(len(probs), 1, dtype=torch.long), probs.shape[1]).to(probs.dtype)
+    # With `unitriangular` the diagonal of I - E is not read.
+    solved: Tensor = torch.linalg.solve_triangular(-probs, start, upper=True, left=False, unitriangular=True)
+    return solved[:, 0]
 
 
 class _LogLikelihood(torch.autograd.Function):

@@ -337,6 +337,8 @@ def change_search(settings: DecodingSettings, options: dict[str, Any]) -> Decodi
         changes["n_best"] = min(settings.n_best, candidates)
         if candidates == 1:
             changes["rerank"] = None
+        if changes.get("beam", 1) > 1:  # beam search takes no single path
+            changes["path"] = "lookahead"
     for key in changes:
         if key not in type(settings).model_fields:
             raise UserError(f"{key}: this model does not have this search setting")

@@ -222,8 +222,29 @@ class NATCandidate(BaseModel):
     iterations: list[NATIteration]
 
 
+class GraphPath(BaseModel):
+    """A path through a graph of tokens; `vertices` are those after the first one."""
+
+    search: Literal["greedy", "lookahead", "viterbi", "beam"]
+    text: str
+    score: float
+    vertices: list[int]
+    tokens: list[str] = Field(description="token at each vertex, then END")
+    transitions: list[float] = Field(description="probability of the transition to each vertex")
+
+
+class TokenGraphView(BaseModel):
+    """The graph of a model with model.length=dag; the lists have one element for each vertex."""
+
+    tokens: list[str] = Field(description="most probable token")
+    probabilities: list[float]
+    visits: list[float] = Field(description="probability that a path visits the vertex")
+    transitions: list[tuple[int, int, float]] = Field(description="from, to, probability; at most four of each vertex")
+    paths: list[GraphPath] = Field(description="one of each kind of search; first that of the settings")
+
+
 class BeamResponse(BaseModel):
-    """Steps of a search: the tree of a beam search, or the iterations of a non-autoregressive model."""
+    """Steps of a search: the tree of a beam search, or the iterations or the graph of a non-autoregressive model."""
 
     text: str
     score: float
@@ -231,6 +252,7 @@ class BeamResponse(BaseModel):
     length: str | None = Field(description="how a non-autoregressive model determines the target length")
     tree: list[BeamNode]
     candidates: list[NATCandidate] = Field(description="best first")
+    graph: TokenGraphView | None = Field(description="the graph of a model with model.length=dag")
 
 
 class WordScores(BaseModel):

@@ -1,14 +1,15 @@
 """The graph of a DA-Transformer is compared with the enumeration of all paths of small graphs."""
 
 import math
-from itertools import combinations, pairwise
+from collections import Counter
+from itertools import combinations, pairwise, product
 
 import pytest
 import torch
 from torch import Tensor
 
 from regard.ops import dispatch
-from regard.ops.dag import align, best_paths, log_likelihood, mask_transitions
+from regard.ops.dag import align, best_paths, log_likelihood, mask_transitions, ngram_overlap, visit_probabilities
 
 LENGTHS, TARGET_LENGTHS = [7, 5, 2, 4, 6], [3, 3, 0, 3, 1]  # the fourth target has more tokens than inner vertices
 
@@ -88,6 +89,94 @@ def test_probabilities_of_all_targets_add_up_to_one() -> None:
             chosen = emissions[:, :, target.long()]
             total += float(log_likelihood(chosen, transitions, lengths, torch.tensor([tokens])).exp())
     assert total == pytest.approx(1, abs=1e-12)
+
+
+VOCABULARY = 3
+OVERLAP_LENGTHS = [5, 2, 4, 5]
+OVERLAP_TARGETS = [[0, 1, 0, 1, 2], [], [1], [2, 2, 2]]
+
+
+def overlap_graphs(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-probabilities of all tokens, (B, L, V), transitions and lengths."""
+    source = torch.Generator().manual_seed(seed)
+    B, L, lengths = len(OVERLAP_LENGTHS), max(OVERLAP_LENGTHS), torch.tensor(OVERLAP_LENGTHS)
+    log_probs = torch.randn(B, L, VOCABULARY, generator=source, dtype=torch.float64).log_softmax(-1)
+    scores = torch.randn(B, L, L, generator=source, dtype=torch.float64)
+    return log_probs, mask_transitions(scores, lengths).log_softmax(-1), lengths
+
+
+def overlap_of(log_probs: Tensor, transitions: Tensor, lengths: Tensor, n: int) -> Tensor:
+    counts = torch.tensor([len(target) for target in OVERLAP_TARGETS])
+    tokens = torch.tensor([[*target, *[0] * (5 - len(target))] for target in OVERLAP_TARGETS])
+    emissions = log_probs.gather(2, tokens[:, None].expand(-1, log_probs.shape[1], -1))
+    return ngram_overlap(emissions, transitions, lengths, tokens, counts, n)
+
+
+def count_ngrams(tokens: tuple[object, ...], n: int) -> Counter[tuple[object, ...]]:
+    """Count the n-grams between BOS and END."""
+    padded = ("BOS", *tokens, "END")
+    return Counter(padded[i : i + n] for i in range(len(padded) - n + 1))
+
+
+def enumerate_overlap(log_probs: Tensor, transitions: Tensor, length: int, target: list[int], n: int) -> float:
+    """Compute the overlap from every path with every choice of tokens."""
+    expected, expected_length = Counter[tuple[object, ...]](), 0.0
+    for tokens in range(length - 1):
+        for inner in combinations(range(1, length - 1), tokens):
+            vertices = (0, *inner, length - 1)
+            moves = sum(float(transitions[i, j]) for i, j in pairwise(vertices))
+            for chosen in product(range(VOCABULARY), repeat=tokens):
+                log_prob = moves + sum(float(log_probs[v, token]) for v, token in zip(inner, chosen, strict=True))
+                expected_length += math.exp(log_prob) * tokens
+                for ngram, count in count_ngrams(chosen, n).items():
+                    expected[ngram] += math.exp(log_prob) * count
+    reference = count_ngrams(tuple(target), n)
+    matches = sum(min(expected[ngram], count) for ngram, count in reference.items())
+    penalty = min(1.0, math.exp(1 - len(target) / max(expected_length, 1e-3)))
+    return penalty * matches / max(sum(expected.values()), 1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_overlap_is_that_of_all_paths(n: int) -> None:
+    graphs = overlap_graphs()
+    found = overlap_of(*graphs, n)
+    for value, log_probs, transitions, length, target in zip(
+        found.tolist(), *graphs[:2], OVERLAP_LENGTHS, OVERLAP_TARGETS, strict=True
+    ):
+        assert value == pytest.approx(enumerate_overlap(log_probs, transitions, length, target, n), rel=1e-10)
+    assert torch.allclose(overlap_of(graphs[0].float(), graphs[1].float(), graphs[2], n).double(), found, atol=1e-5)
+
+
+def test_gradients_of_the_overlap_are_finite_differences() -> None:
+    log_probs, transitions, lengths = overlap_graphs(seed=1)
+
+    def overlap(log_probs: Tensor, scores: Tensor) -> Tensor:
+        return overlap_of(log_probs, mask_transitions(scores, lengths).log_softmax(-1), lengths, 2)
+
+    inputs = log_probs.requires_grad_(), transitions.clamp(min=-9).requires_grad_()
+    assert torch.autograd.gradcheck(overlap, inputs)
+
+
+def test_overlap_does_not_depend_on_padding_or_the_batch() -> None:
+    log_probs, transitions, lengths = overlap_graphs(seed=2)
+    found = overlap_of(log_probs, transitions, lengths, 2)
+    for row, target in enumerate(OVERLAP_TARGETS):
+        length, tokens = OVERLAP_LENGTHS[row], torch.tensor([target], dtype=torch.long)
+        emissions = log_probs[row : row + 1, :length].gather(2, tokens[:, None].expand(-1, length, -1))
+        alone = transitions[row : row + 1, :length, :length], lengths[row : row + 1], tokens
+        value = ngram_overlap(emissions, *alone, torch.tensor([len(target)]), 2)
+        torch.testing.assert_close(value, found[row : row + 1])
+
+
+def test_visits_are_the_probabilities_of_all_paths_over_a_vertex() -> None:
+    log_probs, transitions, lengths = overlap_graphs(seed=3)
+    expected = torch.zeros(log_probs.shape[:2], dtype=torch.float64)
+    for row, length in enumerate(OVERLAP_LENGTHS):
+        for tokens in range(length - 1):
+            for inner in combinations(range(1, length - 1), tokens):
+                vertices = [0, *inner, length - 1]
+                expected[row, vertices] += transitions[row, vertices[:-1], vertices[1:]].sum().exp()
+    torch.testing.assert_close(visit_probabilities(transitions, lengths), expected)
 
 
 @pytest.mark.skipif(not dispatch.TRITON_INSTALLED, reason="Triton is not installed")

@@ -12,6 +12,7 @@ import torch
 from regard import Translator
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
+from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.serving.keys import make_key
 from regard.training.run import run_recipe
@@ -50,8 +51,12 @@ def page_url(
     narrow = TransformerConfig.tiny(vocab=len(Translator.load(trained_run).vocabularies.source), width=16, heads=1)
     shutil.copytree(trained_run / "best", folder / "narrow")
     save_model(folder / "narrow", Transformer(narrow), {"languages": ["en", "zh"]})
+    graph = NATransformerConfig.tiny(narrow.target_vocab, length="dag", upsample_ratio=2)
+    shutil.copytree(trained_run / "best", folder / "graph")
+    save_model(folder / "graph", NATransformer(graph), {"languages": ["en", "zh"]})
     runs = {"toy": trained_run, "paint": image_run, "windows": swin_run, "narrow": folder / "narrow"}
     runs |= {"views": folder / "views", "no-tokenizer": folder / "no-tokenizer", "nat": nat_run}
+    runs["graph"] = folder / "graph"
     (folder / "keys").write_text(KEY_LINE)
     (folder / "keys").chmod(0o600)
     arguments = [f"{name}={run}" for name, run in runs.items()]

@@ -1,5 +1,6 @@
 """The page in a real browser, with a server that has one model of each kind."""
 
+import csv
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -118,13 +119,14 @@ def test_heads_are_shown_as_thumbnails_and_can_be_compared(page: Page) -> None:
     page.wait_until(lambda: page.text(".legend span") != "0")
     assert page.page.locator("canvas.matrix").first.screenshot() != weights
     titles = page.page.locator(".head-title")
-    expected_titles = ("narrow · decoder.0.attention", "nat · decoder.0.attention", "toy · decoder.0.attention · mean")
+    expected_titles = [f"{name} · decoder.0.attention" for name in ("narrow", "nat", "graph")]
+    expected_titles.append("toy · decoder.0.attention · mean")
     for number, title in enumerate(expected_titles, 1):
         page.page.locator(".compare").click()
         page.page.wait_for_selector(f".comparisons > div:nth-child({number}) .head-title:not(:empty)")
         assert titles.nth(number).text_content().startswith(title)
     page.page.get_by_label("Remove").first.click()
-    assert page.page.locator(".head-panel").count() == 3
+    assert page.page.locator(".head-panel").count() == 4
 
 
 def test_failed_comparison_shows_an_error_and_can_be_removed(page: Page) -> None:
@@ -275,6 +277,38 @@ def test_nat_iterations_are_shown_step_by_step(page: Page) -> None:
     page.wait_until(lambda: page.page.locator(".alternative").count() == 2)  # two lengths occur in training
     texts = page.page.locator(".alternative").all_text_contents()
     assert len(set(texts)) == len(texts)  # each length gives another translation
+
+
+def test_graph_shows_the_path_of_the_selected_search(page: Page) -> None:
+    page.enter("They want tea and dogs", "translate")
+    page.select_model("graph", "translate")
+    with page.page.expect_response("**/api/inspect/beam") as response:
+        page.open("beam")
+    graph = response.value.json()["graph"]
+    nodes, buttons = page.page.locator(".graph .node"), page.page.locator(".alternative")
+    assert nodes.count() == len(graph["tokens"])
+    assert [path["search"] for path in graph["paths"]] == ["lookahead", "greedy", "viterbi", "beam"]
+    for number, path in enumerate(graph["paths"]):
+        buttons.nth(number).click()
+        chosen = [i for i, node in enumerate(nodes.all()) if "won" in (node.get_attribute("class") or "")]
+        assert chosen == [0, *path["vertices"]]
+        assert page.page.locator(".graph .edge.won").count() == len(path["vertices"])
+        assert page.text(".translation") == path["text"]
+    assert page.page.locator(".alternative[aria-pressed=true]").count() == 1
+    nodes.nth(0).focus()
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowRight")
+    assert page.text(".readout").startswith(f"vertex 2: {graph['tokens'][2]}")
+    assert nodes.nth(2).get_attribute("aria-label") == page.text(".readout")
+    assert page.page.locator(".graph [tabindex='0']").count() == 1
+    with page.page.expect_download() as download:
+        page.page.locator(".downloads summary").click()
+        page.click("Search: CSV")
+    rows = list(csv.reader(download.value.path().read_text(encoding="utf-8-sig").splitlines()))
+    start = rows.index(["vertex", "token", "probability", "on paths", *(path["search"] for path in graph["paths"])])
+    assert [row[1] for row in rows[start + 1 :][: len(graph["tokens"])]] == graph["tokens"]
+    page.page.get_by_label("Beam width").select_option("2")
+    page.wait_until(lambda: page.text(".alternative .hint").startswith("beam search"))
 
 
 def test_changed_heads_and_texts_change_the_translation(page: Page) -> None:

@@ -1,6 +1,7 @@
 """Views of the page: they show the model's own numbers."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from regard.inspection.translation import record_translation
 from regard.models.nat import NATransformer, NATransformerConfig
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner, change_search
+from regard.serving.page_schemas import TokenGraphView
 from regard.serving.views.packet import LARGEST_CODES, pack
 from regard.serving.views.positions import view_positions
 from regard.serving.views.text import view_beam
@@ -180,12 +182,38 @@ def test_nat_candidates_have_iterations(runner: TranslationRunner) -> None:
     assert set(single.labels["decoder_input"]) == {"MASK"}
     found = view_beam(translator, settings.changed(iterations=2, lengths=3), {"text": TEXT})
     candidates = found["candidates"]
-    assert (found["tree"], found["length"]) == ([], "classifier")
+    assert (found["tree"], found["length"], found["graph"]) == ([], "classifier", None)
     assert len({len(one["iterations"][0]["tokens"]) for one in candidates}) == 3
     assert {len(one["iterations"]) for one in candidates} == {2}
     scores = [one["score"] for one in candidates]
     assert scores == sorted(scores, reverse=True)
     assert (found["text"], found["score"]) == (candidates[0]["text"], scores[0])
+
+
+def test_graph_contains_the_path_of_every_search(runner: TranslationRunner) -> None:
+    vocabularies = runner.translator.vocabularies
+    config = NATransformerConfig.tiny(len(vocabularies.source), length="dag", upsample_ratio=3)
+    torch.manual_seed(0)
+    translator = regard.Translator(NATransformer(config).eval(), vocabularies)
+    settings = translator.resolve_settings(regard.NATSettings(path="viterbi", alpha=0.5))
+    found = view_beam(translator, settings, {"text": TEXT})
+    graph = TokenGraphView(**found["graph"])
+    vertices = 3 * (len(vocabularies.source.encode(TEXT)) + 1) + config.upsample_extra
+    assert len(graph.tokens) == len(graph.probabilities) == len(graph.visits) == vertices
+    assert [path.search for path in graph.paths] == ["viterbi", "greedy", "lookahead", "beam"]
+    assert (found["text"], found["score"], found["candidates"]) == (graph.paths[0].text, graph.paths[0].score, [])
+    for path in graph.paths:
+        changes = {"beam": 4, "path": "lookahead"} if path.search == "beam" else {"path": path.search}
+        assert path.text == translator.hypotheses([TEXT], settings.changed(**changes))[0][0].text
+        assert path.vertices == sorted(set(path.vertices)) and path.vertices[-1] == vertices - 1
+        assert len(path.tokens) == len(path.transitions) == len(path.vertices)
+    assert graph.visits[0] == graph.visits[-1] == 1
+    assert sum(graph.visits[to] > 0 for _, to, _ in graph.transitions) == len(graph.transitions)
+    assert all(start < end and 0 < probability <= 1 for start, end, probability in graph.transitions)
+    assert max(Counter(start for start, _, _ in graph.transitions).values()) <= 4
+    wide = change_search(settings, {"beam": 3})
+    assert isinstance(wide, regard.NATSettings)
+    assert (wide.beam, wide.path) == (3, "lookahead")
 
 
 def test_interventions_apply_to_one_request_only(runner: TranslationRunner) -> None:

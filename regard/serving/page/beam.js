@@ -45,7 +45,7 @@ async function show(container, page, signal) {
     const controls = create("div", { class: "bar controls" });
     card.replaceChildren(create("h2", { text: page.strings.searchTitle }), controls);
     if (!result.length) showTree(card, controls, result, page, change, signal);
-    else showIterations(card, controls, result, page, change, state, signal);
+    else await showIterations(card, controls, result, page, change, state, signal);
   };
   await draw();
 }

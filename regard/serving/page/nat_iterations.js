@@ -1,8 +1,9 @@
-// The iterations of a non-autoregressive model: a row for each iteration, a column for each target position.
+// The iterations of a non-autoregressive model: a row for each iteration, a column for each target position; or its graph.
 
 import { colourOf, makeScale, textColourOn } from "./colours.js";
 import { drawScale, formatNumber } from "./description.js";
 import { create, createField, createScroller, createSelect, numberOptions } from "./dom.js";
+import { setData } from "./panel_data.js";
 import { createStepper } from "./stepper.js";
 import { isDark } from "./theme.js";
 
@@ -12,9 +13,13 @@ const percent = (probability) => `${(100 * probability).toFixed(0)}%`;
  * Fill `card` and `controls`; `change(search)` repeats the search with other settings. `state` holds the index of the
  * shown candidate and its shown iteration, where null means the last.
  */
-export function showIterations(card, controls, { text, candidates, length, settings }, page, change, state, signal) {
+export async function showIterations(card, controls, { text, candidates, graph, length, settings }, page, change, state, signal) {
   const { strings } = page;
   controls.append(...createSettings(length, settings, strings, change));
+  if (graph) {
+    await showGraph(card, graph, page, state, signal);
+    return;
+  }
   const container = create("div");
   const draw = () => container.replaceChildren(...createCandidate(candidates[state.candidate], page, state, signal));
   const select = (candidate) => {
@@ -29,6 +34,21 @@ export function showIterations(card, controls, { text, candidates, length, setti
   draw();
 }
 
+/** Show the graph of a model with `length: dag`; the candidate of `state` is the index of the shown path. */
+async function showGraph(card, graph, page, state, signal) {
+  const { createGraph } = await import("./token_graph.js");
+  if (signal.aborted) return;
+  state.candidate = page.limit(page.strings.hypothesis, state.candidate, graph.paths.length);
+  const translation = create("p", { class: "translation", text: graph.paths[state.candidate].text });
+  const { elements, svg, rows } = createGraph(graph, state.candidate, page.language, (candidate) => {
+    state.candidate = candidate;
+    translation.textContent = graph.paths[candidate].text;
+    page.saveView();
+  });
+  setData(svg, () => rows);
+  card.append(translation, ...elements);
+}
+
 function createSettings(length, settings, strings, change) {
   const createSetting = (name, numbers) => {
     const options = numberOptions(numbers, settings[name]);
@@ -37,7 +57,7 @@ function createSettings(length, settings, strings, change) {
   if (length === "classifier") {
     return [createSetting("iterations", [1, 2, 3, 4, 6, 8, 10]), createSetting("lengths", [1, 2, 3, 5, 8])];
   }
-  return length === "ctc" ? [createSetting("beam", [1, 2, 4, 8])] : [];
+  return ["ctc", "dag"].includes(length) ? [createSetting("beam", [1, 2, 4, 8])] : [];
 }
 
 /** Create a list of the results of each length, or of each CTC path. */

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.decoding.settings import DecodingSettings, SearchSettings
+from regard.decoding.nat import NATGenerator
+from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings
 from regard.errors import UserError
 from regard.inspection.explain.explanation import explain
 from regard.inspection.explain.lens import read_layers
@@ -28,7 +29,7 @@ from regard.inspection.translation import (
     source_labels,
     translation_scene,
 )
-from regard.inspection.words import readable_labels
+from regard.inspection.words import END, readable_labels
 from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator, to_glossary
@@ -154,7 +155,10 @@ def view_arithmetic(translator: Translator, settings: DecodingSettings, request:
 
 
 def view_beam(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the tree of a beam search, or the candidates of a non-autoregressive model with their iterations."""
+    """Return the tree of a beam search, or the candidates of a non-autoregressive model with their iterations.
+
+    For a model that predicts a graph of tokens, return the graph and its paths instead of candidates.
+    """
     check_not_blank(request["text"])
     model, is_search = translator.model, isinstance(settings, SearchSettings)
     all_candidates = settings if is_search else settings.changed(n_best=settings.candidates)
@@ -162,14 +166,46 @@ def view_beam(translator: Translator, settings: DecodingSettings, request: dict[
         [request["text"]], all_candidates, trees=is_search, snapshots=not is_search, split=False
     )[0]
     best = hypotheses[0]
+    is_graph = isinstance(model, NATransformer) and model.config.length == "dag"
     return {
         "text": best.text,
         "score": round(best.score, DIGITS),
         "settings": public_settings(settings),
         "length": model.config.length if isinstance(model, NATransformer) else None,
         "tree": [_beam_node(node) for node in best.tree or ()],
-        "candidates": [_nat_candidate(hypothesis) for hypothesis in hypotheses if hypothesis.iterations],
+        "candidates": [] if is_graph else [_nat_candidate(one) for one in hypotheses if one.iterations],
+        "graph": _graph(translator, request["text"], settings) if is_graph else None,
     }
+
+
+def _graph(translator: Translator, text: str, settings: DecodingSettings) -> dict[str, Any]:
+    """Return the graph of a sentence. The first and the last vertex predict no token."""
+    generator, target = translator.generator, translator.vocabularies.target
+    assert isinstance(generator, NATGenerator)
+    assert isinstance(settings, NATSettings)
+    trace = generator.trace_graph(translator.vocabularies.source.encode(text), settings)
+    labels = ["START", *readable_labels(target.tokens(trace.tokens[1:-1])), END]
+    return {
+        "tokens": labels,
+        "probabilities": [1.0, *map(_probability, trace.token_log_probs[1:-1]), 1.0],
+        "visits": [round(visit, DIGITS) for visit in trace.visits],
+        "transitions": [(*vertices, round(prob, DIGITS)) for *vertices, prob in trace.transitions],
+        "paths": [
+            {
+                "search": name,
+                "text": target.decode(path.tokens),
+                "score": round(path.score, DIGITS),
+                "vertices": path.positions,
+                "tokens": [*readable_labels(target.tokens(path.tokens)), END],
+                "transitions": [*map(_probability, transitions)],
+            }
+            for name, (path, transitions) in trace.paths.items()
+        ],
+    }
+
+
+def _probability(log_prob: float) -> float:
+    return round(math.exp(log_prob), DIGITS)
 
 
 def view_change(translator: Translator, settings: DecodingSettings, request: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +256,7 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
         "labels": readable_labels(hypothesis.labels),
         "terms": [use.as_dict() for use in hypothesis.terms],
         "pieces": mark_pieces(hypothesis.subwords, hypothesis.labels),
-        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in log_probs],
+        "probabilities": [*map(_probability, log_probs)],
     }
 
 
@@ -250,6 +286,6 @@ def _nat_candidate(hypothesis: Hypothesis) -> dict[str, Any]:
 def _nat_iteration(iteration: Iteration) -> dict[str, Any]:
     return {
         "tokens": readable_labels(iteration.subwords),
-        "probabilities": [round(math.exp(log_prob), DIGITS) for log_prob in iteration.token_log_probs],
+        "probabilities": [*map(_probability, iteration.token_log_probs)],
         "predicted": iteration.updated,
     }
