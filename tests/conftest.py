@@ -1,5 +1,7 @@
 """Shared fixtures: small corpora, trained models, and the command line."""
 
+import atexit
+import gc
 import io
 import lzma
 import os
@@ -27,6 +29,18 @@ from regard.training.tasks.registry import load_recipe, task_of
 from tests.browser import browser as browser
 from tests.forks import Forked
 from tests.images import WINDOWED, image_recipe, paint
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keep imported modules and collected tests, which stay until the end, out of every garbage collection."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # Python releases them at its end
+
 
 # The time of an example depends on the load of the machine.
 settings.register_profile("regard", deadline=None)
