@@ -6,21 +6,28 @@ QUICK := tests/test_imports.py tests/test_package.py tests/test_layers.py tests/
 # Many tests start new processes, which need half as long with compiled modules.
 export PYTHONDONTWRITEBYTECODE =
 
+# Python compiles modules when they are first imported; pip would compile all of them, which takes half a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+
+LINT := echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check . && echo "== mypy" && $(BIN)/mypy
+TIMM := if [ -e .venv/timm/installed ]; then echo "== pytest with timm and torchvision" \
+	&& PYTHONPATH=.venv/timm $(BIN)/pytest tests/interop/full_timm_models.py; fi
+
 .PHONY: demo test lint quick docs wheel ray clean
 
 demo: .venv/installed
 	@$(BIN)/regard demo --out runs/demo
 
-test: .venv/installed-for-tests .venv/timm/installed lint
+# Programs with one thread run beside pytest; their output follows that of pytest.
+test: .venv/installed-for-tests .venv/timm/installed
 	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 \
 		|| echo "== Chromium is not installed: tests of web pages are skipped (apt-get install chromium)"
-	@echo "== pytest" && $(BIN)/pytest -n 2 --dist loadgroup
-	@if [ -e .venv/timm/installed ]; then echo "== pytest with timm and torchvision" \
-		&& PYTHONPATH=.venv/timm $(BIN)/pytest tests/interop/full_timm_models.py; fi
+	@{ { $(LINT); } && { $(TIMM); }; } > .venv/beside-pytest.log 2>&1 & beside=$$!; \
+	echo "== pytest" && $(BIN)/pytest -n 2 --dist loadgroup; status=$$?; \
+	wait $$beside || status=1; cat .venv/beside-pytest.log; exit $$status
 
 lint: .venv/installed-for-tests
-	@echo "== ruff" && $(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@echo "== mypy" && $(BIN)/mypy
+	@$(LINT)
 
 # For use between edits: the tests of the core, without trained models, servers, browsers or killed processes.
 quick: lint
@@ -45,19 +52,19 @@ ray: .venv/installed-for-ray
 
 .venv/installed: pyproject.toml | .venv/bin/python
 	@echo "== installing regard and its dependencies (once; takes a few minutes if packages must be downloaded)"
-	@$(BIN)/python -m pip install --quiet --editable .
+	@$(INSTALL) --editable .
 	@touch $@
 
 .venv/installed-for-tests: pyproject.toml | .venv/bin/python
 	@echo "== installing regard and its test dependencies (once; takes a few minutes if packages must be downloaded)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@ .venv/installed
 
 # timm and torchvision matching the installed torch, in a separate folder; tests/interop/full_timm_models.py explains why.
 .venv/timm/installed: .venv/installed-for-tests
 	@rm -rf .venv/timm
 	@minor=$$($(BIN)/python -c "import torch; print(torch.__version__.split('.')[1])") \
-		&& $(BIN)/python -m pip install --quiet --no-deps --target .venv/timm timm "torchvision==0.$$((minor + 15)).*" \
+		&& $(INSTALL) --no-deps --target .venv/timm timm "torchvision==0.$$((minor + 15)).*" \
 		&& touch $@ || echo "== timm and torchvision cannot be installed: the tests that need them are skipped"
 
 .venv/docs/installed: pyproject.toml | .venv/bin/python
@@ -68,7 +75,7 @@ ray: .venv/installed-for-ray
 
 .venv/installed-for-ray: pyproject.toml | .venv/bin/python
 	@echo "== installing regard, its test dependencies and Ray (once; takes a few minutes if packages must be downloaded)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	@$(INSTALL) --editable '.[dev,ray]'
 	@touch $@
 
 clean:
