@@ -10,6 +10,8 @@ OURS_TRAINING = "regard-captured-bf16-dropouts"
 OTHERS_TRAINING = ("nn-compiled", "marian-compiled", "marian", "nn")
 OURS_DECODING = "regard, captured"
 OTHERS_DECODING = ("huggingface", "huggingface, static cache")
+BOTH_DIRECTIONS = ("forward", "backward")
+"""Directions of teachers by default, as in benchmarks/translation.py."""
 
 
 def write_headline(found: dict[str, Result]) -> str:
@@ -39,9 +41,12 @@ def _multi30k_runs(found: dict[str, Result]) -> list[Result]:
 def _multi30k(runs: list[Result]) -> tuple[str, ...]:
     scores = [run["score"]["value"] for run in runs]
     seconds = statistics.mean(run["training_seconds"] for run in runs)
+    teachers = runs[0].get("configuration", {}).get("teachers", ())
+    models = sum(len(entry["seeds"]) * len(entry.get("directions", BOTH_DIRECTIONS)) for entry in teachers)
+    effort = f"{seconds:.0f} s of training each" + (f", after that of {models} teachers" if models else "")
     return (
         "Multi30k en→de, test_2016_flickr, tokenised BLEU",
-        f"**{statistics.mean(scores):.2f}** (mean of {len(runs)} seeds, {seconds:.0f} s of training each)",
+        f"**{statistics.mean(scores):.2f}** (mean of {len(runs)} seeds, {effort})",
         "",
         "[objectives](docs/objectives.md#effects-on-real-data)"
         if "val" in runs[0]
