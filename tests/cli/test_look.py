@@ -258,7 +258,7 @@ def test_invalid_arguments_for_two_views_are_rejected(
     assert "nowhere.png: cannot be read" in error(views[0], "nowhere.png", *out)
     assert "written as .png" in error(*views, "--out", tmp_path / "matches.html")
     config = json.loads((croco_folder / "config.json").read_text())
-    for size in (None, [12], [12, 18], [12, "16"]):
+    for size in (None, [12], [12, 18], [12, "16"], [12, 0], [0, 12]):
         (croco_folder / "config.json").write_text(json.dumps(config | {VIEWS: size}))
         assert "must be a height and a width that are multiples" in error(*views, *out)
     assert not (tmp_path / "matches.png").exists()

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -254,6 +255,9 @@ def test_image_models_are_exported_and_imported(name: str, size: int, tmp_path: 
     images = torch.randn(3, 3, size, size)
     torch.testing.assert_close(restored.model(images), model(images), atol=1e-5, rtol=0)
     assert restored.preprocessing == preprocessing
+    picture = np.random.default_rng(0).integers(0, 256, (size, size, 3), np.uint8)
+    processed = transformers.ViTImageProcessorPil.from_pretrained(there)(picture, return_tensors="pt")
+    torch.testing.assert_close(processed["pixel_values"], preprocessing.normalise([preprocessing.open(picture)]))
 
 
 @pytest.mark.parametrize(

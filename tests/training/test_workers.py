@@ -189,6 +189,12 @@ def test_error_in_a_worker_is_raised_with_its_traceback() -> None:
     assert "1 // (plan - 3)" in error.value.__notes__[0]
 
 
+def test_result_that_cannot_be_sent_is_reported_with_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    with map_in_workers(lambda plan: lambda: plan, range(3), 1) as results, pytest.raises(UserError, match="exit code 1"):
+        next(results)
+    assert "in _serve" in capfd.readouterr().err
+
+
 def test_large_plans_and_results_do_not_block_each_other() -> None:
     plans = [bytes([number]) * 2**20 for number in range(7)]  # more than the buffer of a pipe
     with map_in_workers(lambda plan: plan * 2, plans, 2) as results:
