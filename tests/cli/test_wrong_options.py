@@ -132,6 +132,10 @@ HELPFUL = {
         "training.seed: input should be greater than or",
     ),
     "date": ("train demo --out new --set training.steps=2024-01-01", "found '2024-01-01'"),
+    "recipe and references": ("distill run --recipe demo --tgt few.zh --out new.tsv", "--tgt belongs to --src"),
+    "nothing to train": ("train --out new", "train needs a recipe (a YAML file or one of"),
+    "no folder for the run": ("train demo", "train needs --out, the folder for the run"),
+    "column of lines": ("translate run --input few.en --column a", "--column belongs to a .csv document; give --key"),
     "import with bad YAML": ("import image.png new --set heads=[", "--set heads=[: the value is not valid YAML"),
 }
 

@@ -75,16 +75,29 @@ def test_damaged_files_are_detected_and_named(folder: Path, name: str) -> None:
     [
         *("", "{", "[]", "{}", "[" * 10**5, '{"format": 99}', '{"format": 2, "arrays": {}}'),
         '{"format": 2, "arrays": [], "metadata": {}}',
-        '{"format": 2, "arrays": {}, "metadata": []}',
         '{"format": 2, "arrays": {"a.npy": {}}, "metadata": {}}',
-        '{"format": 2, "arrays": {"../a.npy": {"sha256": "x"}}, "metadata": {}}',
-        '{"format": 2, "arrays": {"/dev/zero": {"sha256": "x"}}, "metadata": {}}',
     ],
     ids=len,
 )
 def test_a_damaged_description_is_detected(folder: Path, content: str) -> None:
     (folder / DESCRIPTION).write_text(content)
     with pytest.raises(DamagedStoreError, match=DESCRIPTION):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metadata": ["names"]}, r"store\.json is incomplete"),
+        ({"arrays": {"../a.npy": {"sha256": "x"}}}, r"store\.json does not describe \.\./a\.npy"),
+        ({"arrays": {"/dev/zero": {"sha256": "x"}}}, r"store\.json does not describe /dev/zero"),
+        ({"arrays": {"numbers.npy": {"sha256": ""}}}, r"store\.json does not describe numbers\.npy"),
+    ],
+)
+def test_what_is_wrong_in_a_description_is_named(folder: Path, changes: dict[str, object], message: str) -> None:
+    description = json.loads((folder / DESCRIPTION).read_text())
+    (folder / DESCRIPTION).write_text(json.dumps(description | changes))
+    with pytest.raises(DamagedStoreError, match=message):
         read(folder)
 
 

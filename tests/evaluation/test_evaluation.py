@@ -364,11 +364,17 @@ def test_report_replaces_an_earlier_one_with_the_same_conditions(tmp_path: Path)
     assert kept == [(one.scores, one.conditions) for one in (report(POOR, beam=1), report(GOOD))]
 
 
-@pytest.mark.parametrize("damage", ['{"step": 3', "[1, 2]", '{"evaluations": {}}', '{"evaluations": [1]}'])
-def test_damaged_scores_file_is_rejected_and_unchanged(damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "advice"),
+    [
+        ('{"step": 3', "; repair or remove it"),
+        *((damage, "; remove it") for damage in ("[1, 2]", '{"evaluations": {}}', '{"evaluations": [1]}')),
+    ],
+)
+def test_damaged_scores_file_is_rejected_and_unchanged(damage: str, advice: str, tmp_path: Path) -> None:
     (tmp_path / "scores.json").write_text(damage)
     for check in (check_scores_writable, lambda folder: save_report(report(), folder)):
-        with pytest.raises(UserError, match=r"scores\.json"):
+        with pytest.raises(UserError, match=rf"scores\.json.*{advice}$"):
             check(tmp_path)
     assert (tmp_path / "scores.json").read_text() == damage
 

@@ -90,7 +90,7 @@ def test_tokens_become_readable_labels() -> None:
 
 def test_scene_rejects_maps_that_do_not_fit_their_labels() -> None:
     scene = make_scene()
-    with pytest.raises(ValueError, match=r"encoder\.0"):
+    with pytest.raises(ValueError, match=r"encoder\.0: maps of shape \(4, 4\) do not fit the labels source and source"):
         Scene("a", "b", scene.labels | {"source": ["x"]}, scene.alignment, [], scene.views)
     with pytest.raises(ValueError, match="at least one attention module"):
         Scene("a", "b", scene.labels, scene.alignment, [], [])

@@ -15,6 +15,7 @@ from regard.inspection.probe import probe
 from regard.interop.ctranslate2 import export_ctranslate2, load_translator, save_ctranslate2
 from regard.interop.export_model import export_model
 from regard.interop.verification import SEARCHES, check_agreement, compare, sample_sources
+from regard.models.folder import FOREIGN_CONFIG
 from regard.models.transformer import TransformerConfig
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
@@ -117,6 +118,14 @@ def test_unsupported_settings_are_rejected(trained_run: Path, options: dict[str,
     engine = load_translator(trained_run, engine="ctranslate2")
     with pytest.raises(UserError, match=f"has no {name}"):
         engine("I love apples", **options)
+
+
+def test_exported_models_keep_their_precision_and_are_no_ensembles(trained_run: Path, tmp_path: Path) -> None:
+    (tmp_path / FOREIGN_CONFIG).write_text("{}")
+    with pytest.raises(UserError, match="its precision was chosen when it was exported; omit precision"):
+        Translator.load(tmp_path, precision="int8")
+    with pytest.raises(UserError, match="CTranslate2 has no ensembles; give training runs"):
+        Translator.load(tmp_path, trained_run)
 
 
 def test_features_that_need_the_weights_are_rejected(trained_run: Path) -> None:

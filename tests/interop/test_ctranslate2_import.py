@@ -1,6 +1,7 @@
 """Import of models of CTranslate2: every option, precision and version, verified with the engine, and fine-tuning."""
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -284,6 +285,11 @@ def with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return apply
 
 
+def without_encoder(folder: Path) -> None:
+    tensors = read_engine_file(folder / "model.bin").tensors
+    write_engine_file(folder / "model.bin", {name: t for name, t in tensors.items() if not name.startswith("encoder/")})
+
+
 ONE, TABLE = torch.tensor(1, dtype=torch.int8), torch.zeros(41, 8)
 START = 4 + 2 + len("TransformerSpec") + 1 + 4
 """Position of the number of variables in model.bin."""
@@ -299,6 +305,29 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         with_bytes(lambda c: c[:START] + b"\xff" * 4 + c[START + 4 :]),
         "states 4,294,967,295 variables",
     ),
+    "unknown dtype": (
+        with_bytes(lambda content: re.sub(rb"(num_heads\0\0).", b"\\1\x63", content, count=1, flags=re.DOTALL)),
+        "num_heads has the unknown dtype 99",
+    ),
+    "no scale": (
+        with_variables(encoder__layer_0__ffn__linear_0__weight=torch.ones(48, 32, dtype=torch.int8)),
+        "linear_0/weight is quantised, but encoder/layer_0/ffn/linear_0/weight_scale is missing",
+    ),
+    "scale of zero": (
+        with_variables(
+            encoder__layer_0__ffn__linear_0__weight=torch.ones(48, 32, dtype=torch.int8),
+            encoder__layer_0__ffn__linear_0__weight_scale=torch.arange(48.0),
+        ),
+        "linear_0/weight_scale contains values that are zero or not finite",
+    ),
+    "infinite scale": (
+        with_variables(
+            encoder__layer_0__ffn__linear_0__weight=torch.ones(48, 32, dtype=torch.int8),
+            encoder__layer_0__ffn__linear_0__weight_scale=torch.full((48,), torch.inf),
+        ),
+        "linear_0/weight_scale contains values that are zero or not finite",
+    ),
+    "no encoder": (without_encoder, "has no encoder; regard imports encoder-decoder"),
     "relative positions": (
         with_variables(encoder__layer_0__self_attention__relative_position_keys=TABLE),
         "a model with relative positions",
@@ -322,6 +351,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "scale": (with_variables(encoder__scale_embeddings=TABLE), "scale_embeddings must be a flag"),
     "prefix": (with_config(decoder_start_token=None), "expects a target prefix"),
     "bos": (with_config(add_source_bos=True), "add_source_bos is true"),
+    "eos": (with_config(eos_token=5), "eos_token must be a token, not 5"),
     "start": (with_config(decoder_start_token="<go>"), "no token <go>"),
     "eps": (with_config(layer_norm_epsilon="small"), "norm_eps"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: no such file"),

@@ -164,6 +164,28 @@ def test_tokenizer_is_saved_pickled_and_loaded(imported: Translator, folder: Pat
     assert source.special_ids == {"pad": source.ids["<pad>"], "bos": source.ids["<pad>"], "eos": source.ids["</s>"]}
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sentencepiece": "§"}, r"tokenizer\.json is damaged \(.*\); import it again"),
+        ({"ids": None}, r"tokenizer\.json"),
+        ({"special": {"pad": "<pad>", "eos": "</s>"}}, r"tokenizer\.json is damaged \(special must name pad, "),
+        (
+            {"special": {"pad": 0, "bos": 0, "eos": 0, "unk": 0}},
+            r"tokenizer\.json is damaged \(special must name pad, ",
+        ),
+    ],
+)
+def test_a_damaged_tokenizer_of_a_model_folder_is_rejected(
+    imported: Translator, changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    imported.vocabularies.source.save(path)
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        Tokenizer.load(path)
+
+
 def test_no_tokens_can_be_added_to_an_imported_tokenizer(imported: Translator) -> None:
     source = imported.vocabularies.source
     assert source.with_tokens([]) is source

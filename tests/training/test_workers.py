@@ -190,7 +190,10 @@ def test_error_in_a_worker_is_raised_with_its_traceback() -> None:
 
 
 def test_result_that_cannot_be_sent_is_reported_with_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    with map_in_workers(lambda plan: lambda: plan, range(3), 1) as results, pytest.raises(UserError, match="exit code 1"):
+    with (
+        map_in_workers(lambda plan: lambda: plan, range(3), 1) as results,
+        pytest.raises(UserError, match="exit code 1"),
+    ):
         next(results)
     assert "in _serve" in capfd.readouterr().err
 

@@ -42,6 +42,14 @@ def lying_about_its_size(data: bytes) -> bytes:
     return bytes(changed)
 
 
+def compressed_otherwise(data: bytes) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_BZIP2) as file:
+        for name, content in members(data).items():
+            file.writestr(name, content)
+    return target.getvalue()
+
+
 def encrypted(data: bytes) -> bytes:
     changed = bytearray(data)
     changed[changed.find(b"PK\x01\x02") + 8] |= 1
@@ -74,6 +82,7 @@ CASES: dict[str, tuple[str, bytes, str]] = {
     "truncated zip": ("a.docx", DOCX[: len(DOCX) // 2], "damaged or not a .docx file"),
     "damaged zip": ("a.odt", ODT[:200] + b"\0" * 300 + ODT[500:], "damaged or not"),
     "encrypted": ("a.docx", encrypted(DOCX), "is encrypted; save it without a password"),
+    "another compression": ("a.docx", compressed_otherwise(DOCX), "a method that is not used in a .docx file"),
     "a text named docx": ("a.docx", b"I love apples", "damaged or not a .docx file"),
     "docx named odt": ("a.odt", DOCX, "is not an OpenDocument text"),
     "odt named docx": ("a.docx", ODT, "has no file word/document.xml, so it is not a .docx file"),
