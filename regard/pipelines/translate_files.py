@@ -83,12 +83,15 @@ def translate_items(
     items, before = _skip(items, done)
     while window := list(islice(items, WINDOW)):
         texts = [text for _, text in window]
-        glossaries = None
-        if glossary_of is not None:
-            given = [glossary_of(item) for item, _ in window]
-            glossaries = [translator.glossary if glossary is None else glossary for glossary in given]
+        glossaries = None if glossary_of is None else [glossary_of(item) for item, _ in window]
         results = translator.hypotheses(
-            texts, settings, constraints=constraints, first=before + 1, glossary=glossaries, **options
+            texts,
+            settings,
+            constraints=constraints,
+            glossary=None,
+            glossaries=glossaries,
+            first=before + 1,
+            **options,
         )
         for number, ((item, _), hypotheses) in enumerate(zip(window, results, strict=True), before + 1):
             if number > done:

@@ -191,7 +191,8 @@ class Translator(SentenceTranslator):
         settings: DecodingSettings | None = None,
         constraints: Constraints | Sequence[Constraints] | None = None,
         *,
-        glossary: GlossaryLike | Sequence[GlossaryLike | None] | None = None,
+        glossary: GlossaryLike | None = None,
+        glossaries: Sequence[GlossaryLike | None] | None = None,
         split: bool = True,
         first: int = 1,
         **details: bool,
@@ -205,8 +206,9 @@ class Translator(SentenceTranslator):
             settings: Settings of the search, or of decoding with a non-autoregressive model.
             constraints: Required and forbidden text, for all texts or a list with one for each. The prefix applies to
                 the first sentence of a text.
-            glossary: Terms whose translations the hypotheses shall contain, for all texts or a list with one for each;
-                None for the glossary of the translator.
+            glossary: Terms whose translations the hypotheses shall contain, instead of those of the translator; {} for
+                none.
+            glossaries: A glossary for each text, instead of `glossary`; None in it for `glossary`.
             split: Whether to split texts into sentences; otherwise a text is translated as one sequence.
             first: Number of the first text, for errors.
             details: What the hypotheses contain besides text and score: `alignments`, `trees`, `snapshots`,
@@ -214,14 +216,16 @@ class Translator(SentenceTranslator):
 
         Raises:
             UserError: A text or a setting is invalid, a sequence is too long for the model, a phrase is required in a
-                text of several sentences, the list of constraints has another length, or the confidence of the model
-                is not calibrated.
+                text of several sentences, the list of constraints or glossaries has another length, or the confidence
+                of the model is not calibrated.
         """
         texts = check_texts(texts, first)
         wanted = HypothesisDetails(**details)
         estimate = self.quality.select(wanted.confidence, wanted.flags) if wanted.confidence or wanted.flags else None
         splits = [split_sentences(text, self.fits) if split else SplitText.of(text) for text in texts]
-        text_requests = self._parse(texts, splits, constraints, glossary, first)
+        text_requests = self._parse(
+            texts, splits, constraints, self._glossaries(len(texts), glossary, glossaries), first
+        )
         resolved = self.resolve_settings(settings, NO_CONSTRAINTS, wanted.trees, wanted.snapshots)
         for decoding in dict.fromkeys(request.decoding for request in text_requests):  # rejects unsupported constraints
             self.resolve_settings(settings, decoding, wanted.trees, wanted.snapshots)
@@ -241,19 +245,27 @@ class Translator(SentenceTranslator):
         texts: Sequence[str],
         splits: Sequence[SplitText],
         constraints: Constraints | Sequence[Constraints] | None,
-        glossary: GlossaryLike | Sequence[GlossaryLike | None] | None,
+        glossaries: Sequence[Glossary | None],
         first: int,
     ) -> list[TextRequest]:
         """Return a request for each text. The number of the first one is `first`."""
         constraints_of = one_for_each(constraints, len(texts), "constraints")
-        shared = glossary if isinstance(glossary, list | tuple) else to_glossary(cast("GlossaryLike | None", glossary))
-        glossaries = one_for_each(self.glossary if shared is None else shared, len(texts), "glossary")
         target = self.vocabularies.target
         decodings = {given: given.to_request(target) if given else NO_CONSTRAINTS for given in constraints_of}
         return [
-            TextRequest(number, split, decodings[given], given, to_glossary(terms))
+            TextRequest(number, split, decodings[given], given, terms)
             for number, (split, given, terms) in enumerate(zip(splits, constraints_of, glossaries, strict=True), first)
         ]
+
+    def _glossaries(
+        self, count: int, glossary: GlossaryLike | None, glossaries: Sequence[GlossaryLike | None] | None
+    ) -> list[Glossary | None]:
+        """Return the glossary of each text: its own, else that of the call, else that of the translator."""
+        default = self.glossary if glossary is None else to_glossary(glossary)
+        if glossaries is None:
+            return [default] * count
+        _check_count(len(glossaries), count, "glossaries")
+        return [default if terms is None else to_glossary(terms) for terms in glossaries]
 
     def _divide(self, text_requests: Sequence[TextRequest]) -> list[SearchRequest]:
         """Return the requests of the sentences of all texts, with the sources as tokens."""
@@ -348,9 +360,13 @@ def one_for_each(value: T | Sequence[T | None] | None, count: int, name: str) ->
     """Return a value for each text: the same for all of them, or one from a list."""
     if not isinstance(value, list | tuple):
         return [cast(T | None, value)] * count
-    if len(value) != count:
-        raise UserError(f"{name}: the list has {len(value)}, but texts has {count}; give one for all, or one for each")
+    _check_count(len(value), count, name)
     return list(value)
+
+
+def _check_count(given: int, count: int, name: str) -> None:
+    if given != count:
+        raise UserError(f"{name}: the list has {given}, but texts has {count}; give one for all, or one for each")
 
 
 def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:

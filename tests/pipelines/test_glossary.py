@@ -3,6 +3,7 @@
 import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,10 +64,19 @@ def test_call_overrides_the_glossary_of_the_translator(trained_run: Path, tmp_pa
     assert translator("I love apples", glossary={}) == "我喜欢苹果"
 
 
-def test_hypotheses_take_terms_in_any_form_for_all_texts_or_for_each(translator: Translator) -> None:
-    texts, terms = ["I love apples", "I love apples"], {"apples": "书"}
-    for given, expected in ((terms, ["我喜欢书", "我喜欢书"]), ([terms, None], ["我喜欢书", "我喜欢苹果"])):
-        assert [best.text for best, *_ in translator.hypotheses(texts, glossary=given)] == expected
+def test_each_text_has_its_own_glossary_or_the_one_for_all(trained_run: Path) -> None:
+    translator = Translator.load(trained_run, glossary={"apples": "茶"})
+    texts, book = ["I love apples"] * 3, [("apples", "书")]
+
+    def translate(**glossaries: Any) -> list[str]:
+        return [best.text for best, *_ in translator.hypotheses(texts, **glossaries)]
+
+    assert translate() == ["我喜欢茶"] * 3
+    assert translate(glossary=book) == ["我喜欢书"] * 3  # a list of pairs is one glossary
+    assert translate(glossaries=[book, None, {}]) == ["我喜欢书", "我喜欢茶", "我喜欢苹果"]
+    assert translate(glossary=book, glossaries=[None, {}, {"apples": "茶"}]) == ["我喜欢书", "我喜欢苹果", "我喜欢茶"]
+    with pytest.raises(UserError, match="glossaries: the list has 1, but texts has 3"):
+        translate(glossaries=[book])
 
 
 def test_terms_of_all_sentences_are_reported(translator: Translator) -> None:
