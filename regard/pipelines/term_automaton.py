@@ -1,5 +1,6 @@
 """Automata that recognise the translations of terms in the text of target tokens."""
 
+import codecs
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -9,8 +10,6 @@ from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer, is_unspaced
 
 Kind = Literal["start", "space", "word", "other"]
-LEAD_BYTES = ((0x80, 0xC0, 0), (0xC0, 0xE0, 2), (0xE0, 0xF0, 3), (0xF0, 0xF8, 4))
-"""Ranges of bytes that start a character of several bytes, with its length; continuation bytes start none."""
 
 
 class _State(NamedTuple):
@@ -192,9 +191,5 @@ def _kind(character: str) -> Kind:
 @lru_cache(maxsize=2**16)
 def _decode(content: bytes) -> tuple[str, bytes]:
     """Return the complete characters of some bytes, and the bytes of an incomplete one at their end."""
-    for length in range(min(3, len(content)), 0, -1):
-        lead = content[-length]
-        size = next((size for first, end, size in LEAD_BYTES if first <= lead < end), 1)
-        if size > length:
-            return content[:-length].decode("utf-8", errors="replace"), content[-length:]
-    return content.decode("utf-8", errors="replace"), b""
+    text, length = codecs.utf_8_decode(content, "replace")  # stops before an incomplete character
+    return text, content[length:]

@@ -11,7 +11,7 @@ from regard import SearchSettings, Translator
 from regard.data.text.glossary import find_target
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
-from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
+from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton, _decode
 from tests.conftest import OBJECTS, SUBJECTS, VERBS, Command, toy_pairs
 
 SOURCES = [pair.source for pair in toy_pairs()[::9]]
@@ -122,6 +122,18 @@ def test_automaton_counts_like_the_final_text(target: str) -> None:
         for token in tokenizer.encode(text):
             state = terms.advance(state, token)
         assert 9 - terms.missing(state) == len(find_target(text, target)), text
+
+
+@pytest.mark.parametrize("content", ["aé数\U0001f600".encode(), b"\xe6\xf0\x80A\xe6\xe6\x95\xffb\xc3"])
+def test_bytes_are_decoded_in_parts_as_at_once(content: bytes) -> None:
+    text, rest = "", b""
+    for byte in content:
+        part, rest = _decode(rest + bytes([byte]))
+        text += part
+    assert (text + rest.decode("utf-8", "replace"), rest) == (
+        content.decode("utf-8", "replace"),
+        content[len(content) - len(rest) :],
+    )
 
 
 def test_proposed_tokens_complete_the_term() -> None:
