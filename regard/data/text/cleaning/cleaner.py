@@ -28,7 +28,8 @@ NUMBERS = {rule: number for number, rule in enumerate(RULES, start=1)}
 NAMES = dict(enumerate(RULES, start=1))
 Progress = Callable[[str, int], object]
 """Receives the name of the pass and the number of pairs examined since the last call."""
-Numbers = npt.NDArray[np.uint8]
+RuleNumbers = npt.NDArray[np.uint8]
+"""Numbers of the rules that removed the pairs of a chunk; 0 for those that are kept."""
 
 
 class Cleaner:
@@ -89,49 +90,57 @@ class Cleaner:
         del sample
         remaining = iter(decisions)
         for records in chunks(read()):
-            numbers = next(remaining, None)
-            if numbers is None or len(numbers) != len(records):
+            removed_by = next(remaining, None)
+            if removed_by is None or len(removed_by) != len(records):
                 raise UserError(f"{records[0].file}: changed while it was being cleaned; clean it again")
-            self._second_pass(records, numbers, learned, model)
+            self._second_pass(records, removed_by, learned, model)
             self.report.total += len(records)
             progress("cleaning", len(records))
-            yield records, numbers == 0
+            yield records, removed_by == 0
         if next(remaining, None) is not None:
             raise UserError("the corpus changed while it was being cleaned; clean it again")
 
-    def _first_pass(self, records: Iterator[PairRecord], progress: Progress) -> tuple[list[Numbers], Sample]:
-        exact, near, sample = FingerprintSet(), FingerprintSet(), Sample()
+    def _first_pass(self, records: Iterator[PairRecord], progress: Progress) -> tuple[list[RuleNumbers], Sample]:
+        """Apply the rules that need only the pair, and remove repeated pairs.
+
+        A pair is reported under the first rule that it breaks, so the order of the rules matters for the counts. A
+        repeated pair is a duplicate, and a near-duplicate only if it differs in case, punctuation, spaces or digits.
+
+        Returns:
+            Of each chunk, the rules that removed its pairs, and a sample of the pairs that remain.
+        """
+        seen, seen_folded, sample = FingerprintSet(), FingerprintSet(), Sample()
         decisions = []
-        for part in chunks(records):
-            pairs, numbers = Pairs([record.pair for record in part]), np.zeros(len(part), np.uint8)
+        for chunk in chunks(records):
+            pairs, removed_by = Pairs([record.pair for record in chunk]), np.zeros(len(chunk), np.uint8)
             for rule, broken in check_pairs(pairs, self.settings):
-                mark(numbers, rule, broken)
+                mark(removed_by, rule, broken)
             if self._excluded.size:
-                mark(numbers, "overlap", either([self._excluded.contains(t.folded_hashes) for t in pairs.texts]))
-            fingerprints = pairs.folded_hashes()
+                mark(removed_by, "overlap", either([self._excluded.contains(t.folded_hashes) for t in pairs.texts]))
+            folded = pairs.folded_hashes()
             if self.settings.duplicates is not None:
-                mark_repeated(numbers, "duplicate", pairs.raw_hashes(), exact)
+                mark_repeated(removed_by, "duplicate", pairs.raw_hashes(), seen)
             if self.settings.duplicates == "near":
-                mark_repeated(numbers, "near-duplicate", fingerprints, near)
-            kept = np.flatnonzero(numbers == 0)
-            sample.add([part[index].pair for index in kept.tolist()], fingerprints[kept])
-            decisions.append(numbers)
-            progress("reading", len(part))
+                mark_repeated(removed_by, "near-duplicate", folded, seen_folded)
+            kept = np.flatnonzero(removed_by == 0)
+            sample.add([chunk[index].pair for index in kept.tolist()], folded[kept])
+            decisions.append(removed_by)
+            progress("reading", len(chunk))
         return decisions, sample
 
     def _second_pass(
-        self, records: Sequence[PairRecord], numbers: Numbers, learned: Learned, model: ModelRule | None
+        self, records: Sequence[PairRecord], removed_by: RuleNumbers, learned: Learned, model: ModelRule | None
     ) -> None:
         """Apply the rules that were learned to the remaining pairs, and report all pairs that were removed."""
         details: dict[int, str] = {}
 
         def remaining() -> tuple[npt.NDArray[np.int64], list[Pair]]:
-            places = np.flatnonzero(numbers == 0)
+            places = np.flatnonzero(removed_by == 0)
             return places, [records[index].pair for index in places.tolist()]
 
         def apply(violation: Violation, places: npt.NDArray[np.int64]) -> None:
-            new = violation.broken & (numbers[places] == 0)
-            numbers[places[new]] = NUMBERS[violation.rule]
+            new = violation.broken & (removed_by[places] == 0)
+            removed_by[places[new]] = NUMBERS[violation.rule]
             if violation.values is not None:
                 values = violation.values[new].tolist()
                 details.update(
@@ -145,8 +154,8 @@ class Cleaner:
             places, pairs = remaining()
             if pairs:
                 apply(model.check(pairs), places)
-        for index in np.flatnonzero(numbers).tolist():
-            self.report.add(NAMES[int(numbers[index])], records[index], details.get(index, ""))
+        for index in np.flatnonzero(removed_by).tolist():
+            self.report.add(NAMES[int(removed_by[index])], records[index], details.get(index, ""))
 
 
 def chunks(records: Iterator[PairRecord]) -> Iterator[list[PairRecord]]:
@@ -163,12 +172,12 @@ def chunks(records: Iterator[PairRecord]) -> Iterator[list[PairRecord]]:
         yield part
 
 
-def mark(numbers: Numbers, rule: str, broken: Mask) -> None:
+def mark(removed_by: RuleNumbers, rule: str, broken: Mask) -> None:
     """Assign a rule to the pairs that break it and none before."""
-    numbers[(numbers == 0) & broken] = NUMBERS[rule]
+    removed_by[(removed_by == 0) & broken] = NUMBERS[rule]
 
 
-def mark_repeated(numbers: Numbers, rule: str, fingerprints: Fingerprints, seen: FingerprintSet) -> None:
+def mark_repeated(removed_by: RuleNumbers, rule: str, fingerprints: Fingerprints, seen: FingerprintSet) -> None:
     """Add the fingerprints of the remaining pairs to a set, and assign a rule to those that it contained."""
-    kept = np.flatnonzero(numbers == 0)
-    numbers[kept[~seen.add(fingerprints[kept])]] = NUMBERS[rule]
+    kept = np.flatnonzero(removed_by == 0)
+    removed_by[kept[~seen.add(fingerprints[kept])]] = NUMBERS[rule]
