@@ -2,6 +2,8 @@
 
 Inline codes of other programs are omitted, and the text that they enclose is kept. Entities cannot be declared, so that
 a small file does not become a large text.
+
+Here, the files are corpora. `regard.data.documents.bilingual` translates files of the same formats in place.
 """
 
 import re
@@ -93,18 +95,24 @@ class _Reader:
     """Collects the units of a TMX or XLIFF document from chunks of it."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._units, self._depth = path, list[Unit](), 0
+        self._path = path
+        self._units = list[Unit]()  # complete, and not taken yet
+        self._depth = 0  # of the current element
+        self._alternatives_depth = 0  # of the current element in suggestions, which are skipped; 0 outside
+        self._header_language = ""  # source language of a TMX file
+        self._file_languages = ("", "")  # source and target language of an XLIFF file
+        self._unit: dict[str, str] | None = None  # texts of the current unit by language
+        self._line = 0  # on which the unit starts
+        self._size = 0  # characters of the unit
+        self._language = ""  # of the current segment
+        self._text: list[str] | None = None  # of the current segment; None outside
+        self._code_depth = 0  # of the current element in a code, whose content is omitted; 0 outside
+
         self._parser = parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
         parser.CharacterDataHandler = self._add_text
         parser.EntityDeclHandler = self._reject_entities
-        self._header = self._language = ""
-        self._pair = ("", "")  # languages of an XLIFF file
-        self._unit: dict[str, str] | None = None
-        self._line = 0
-        self._text: list[str] | None = None  # of the current segment
-        self._size = self._code = self._skipped = 0  # characters of the unit; depth in codes and alternatives
 
     def feed(self, chunk: bytes, final: bool = False) -> None:
         try:
@@ -128,39 +136,39 @@ class _Reader:
             raise UserError(f"{self._path}: is neither TMX nor XLIFF (its root element is <{name[:40]}>)")
         if self._depth > MAX_DEPTH:
             raise UserError(f"{self._where()}: elements are nested more than {MAX_DEPTH} deep")
-        if self._skipped or name in ALTERNATIVES:
-            self._skipped += 1
+        if self._alternatives_depth or name in ALTERNATIVES:
+            self._alternatives_depth += 1
         elif self._text is not None:
-            self._code += bool(self._code) or name in CODES
+            self._code_depth += bool(self._code_depth) or name in CODES
         elif name in ("tu", "trans-unit", "segment"):
             self._unit, self._size, self._line = {}, 0, self._parser.CurrentLineNumber
         elif name in ("xliff", "file"):
-            source = attributes.get("source-language") or attributes.get("srcLang") or self._pair[0]
-            target = attributes.get("target-language") or attributes.get("trgLang") or self._pair[1]
-            self._pair = source, target
+            source = attributes.get("source-language") or attributes.get("srcLang") or self._file_languages[0]
+            target = attributes.get("target-language") or attributes.get("trgLang") or self._file_languages[1]
+            self._file_languages = source, target
         elif name == "header":
-            self._header = attributes.get("srclang", "")
+            self._header_language = attributes.get("srclang", "")
         elif name == "tuv":
             self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
         elif name in ("seg", "source", "target") and self._unit is not None:
             if name != "seg":
-                self._language = self._pair[name == "target"] or name
-            self._text, self._code = [], 0
+                self._language = self._file_languages[name == "target"] or name
+            self._text, self._code_depth = [], 0
 
     def _end(self, name: str) -> None:
         self._depth -= 1
         name = name.rpartition(":")[2]
-        if self._skipped:
-            self._skipped -= 1
-        elif self._text is not None and name in ("seg", "source", "target") and not self._code:
+        if self._alternatives_depth:
+            self._alternatives_depth -= 1
+        elif self._text is not None and name in ("seg", "source", "target") and not self._code_depth:
             text = " ".join("".join(self._text).split())
             if self._unit is not None and text and self._language:
                 self._unit.setdefault(self._language, text)
             self._text = None
         elif self._text is not None:
-            self._code -= bool(self._code)
+            self._code_depth -= bool(self._code_depth)
         elif name in ("tu", "trans-unit", "segment") and self._unit is not None:
-            first = {language: text for language, text in self._unit.items() if language == self._header}
+            first = {language: text for language, text in self._unit.items() if language == self._header_language}
             self._units.append(Unit(first | self._unit, self._line))
             self._unit = None
 
@@ -170,7 +178,7 @@ class _Reader:
             raise UserError(
                 f"{self._where()}: a unit has more than {MAX_UNIT:,} characters; is it a translation memory?"
             )
-        if self._text is not None and not self._code:
+        if self._text is not None and not self._code_depth:
             self._text.append(text)
 
     def _reject_entities(self, *_: object) -> None:
