@@ -16,6 +16,8 @@ from regard.serving.parsing import read_fields
 from regard.serving.service import Service, ServiceDependency
 
 AUTO = "auto"
+TYPING_DELAY = 500
+"""Milliseconds after the last key press until LibreTranslate's page sends a text; it calls this `frontendTimeout`."""
 
 router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
@@ -84,7 +86,7 @@ async def frontend_settings(service: ServiceDependency) -> schemas.FrontendSetti
     source, target = next(iter(service.models.pairs), (AUTO, AUTO))
     return schemas.FrontendSettings(
         charLimit=service.limits.characters,
-        frontendTimeout=round(1000 * service.limits.deadline),
+        frontendTimeout=TYPING_DELAY,
         apiKeys=service.keys is not None,
         keyRequired=service.keys is not None,
         filesTranslation=True,

@@ -88,6 +88,7 @@ def test_office_files_are_translated(client: Any, name: str) -> None:
 def test_settings_list_the_formats(client: Any) -> None:
     settings = client.get("/frontend/settings").json()
     assert settings["filesTranslation"] is True
+    assert settings["frontendTimeout"] == 500  # in LibreTranslate's page: milliseconds of silence before it translates
     assert {".txt", ".docx", ".odt", ".srt", ".html"} <= set(settings["supportedFilesFormat"])
     assert len(settings["supportedFilesFormat"]) == sum(len(format.suffixes) for format in FORMATS.values())
 
