@@ -1,6 +1,11 @@
-"""XLIFF 1.2 and 2.0, and translation memories (TMX): texts without a translation get one. Others stay as they are."""
+"""XLIFF 1.2 and 2.0, and translation memories (TMX): texts without a translation get one. Others stay as they are.
+
+Files are translated in place: what is not a translation stays equal to the byte. As a corpus, files of these formats
+are read by `regard.data.text.interchange`.
+"""
 
 import html
+import re
 from collections.abc import Callable, Iterator
 
 from regard.data.documents.document import Segment, TextFile, write_with
@@ -77,7 +82,7 @@ def _add_unit(file: TextFile, unit: Node, source: Node, translated: bool, preser
     target = unit.find("target")
     state = (target.get("state") if target is not None else None) or unit.get("state")
     is_open = state is None or state in OPEN_STATES
-    filled = target is not None and text[target.inner.start : target.inner.stop].strip() != ""
+    filled = target is not None and not _is_empty(text, target)
     if not translated:
         file.skip(where, content.text, "marked as not to be translated")
     elif filled and not (state is not None and is_open):
@@ -93,13 +98,23 @@ def _add_unit(file: TextFile, unit: Node, source: Node, translated: bool, preser
 
 def _place(text: str, source: Node, target: Node | None) -> tuple[range, str, str]:
     """Return the range that a target replaces, and the tags before and after it."""
+    if target is not None:
+        return _fill(text, target)
     prefix = text[source.start + 1 : source.inner.start].split("source")[0]
-    if target is not None and target.has_end:
-        return target.inner, "", ""
-    if target is not None:  # <target/>
-        opening = text[target.start : target.stop].rstrip("/> \t\r\n")
-        return range(target.start, target.stop), f"{opening}>", f"</{prefix}target>"
     return range(source.stop, source.stop), f"{_new_line(text, source)}<{prefix}target>", f"</{prefix}target>"
+
+
+def _fill(text: str, node: Node) -> tuple[range, str, str]:
+    """Return the range that the content of an element replaces, and the tags before and after it."""
+    if node.has_end:
+        return node.inner, "", ""
+    opening = text[node.start : node.stop].rstrip("/> \t\r\n")  # of an element without an end tag, such as <target/>
+    name = re.split(r"\s", opening[1:], maxsplit=1)[0]
+    return range(node.start, node.stop), f"{opening}>", f"</{name}>"
+
+
+def _is_empty(text: str, node: Node) -> bool:
+    return not text[node.inner.start : node.inner.stop].strip()
 
 
 def _new_line(text: str, node: Node) -> str:
@@ -136,27 +151,46 @@ def parse_tmx(data: bytes, name: str, source: str | None = None, target: str | N
 
 
 def _add_translation(file: TextFile, unit: Node, where: str, source: str, target: str) -> None:
+    """Add the text of a unit in the source language as a segment, if the unit has no translation yet.
+
+    The translation is written to the empty segment of the variant in the target language, or to a new variant after all
+    others.
+
+    Args:
+        file: The file.
+        unit: The unit (tu), which contains a variant (tuv) for each language.
+        where: Name of the unit, for the list of texts that were not translated.
+        source: Code of the source language; "*all*" for the language of the first variant.
+        target: Code of the target language.
+    """
     variants = [(one.get("xml:lang") or one.get("lang") or "", one) for one in unit.children if one.name == "tuv"]
-    chosen = next((one for language, one in variants if source == "*all*" or _matches(language, source)), None)
-    segment = chosen.find("seg") if chosen is not None else None
-    if chosen is None or segment is None:
+    source_variant = next((one for language, one in variants if source == "*all*" or _matches(language, source)), None)
+    segment = source_variant.find("seg") if source_variant is not None else None
+    if source_variant is None or segment is None:
         file.skip(where, "", f"no text in the source language {source}")
         return
-    content = parse_content(file.text, segment, False)
-    existing = next((one for language, one in variants if one is not chosen and _matches(language, target)), None)
+    content = parse_content(file.text, segment, preserve=False)
     if not content.text.strip():
         return
-    place = existing.find("seg") if existing is not None else None
-    if place is not None and place.has_end and not file.text[place.inner.start : place.inner.stop].strip():
-        write = write_with(escape_xml, content.codes)
-        file.segments.append(Segment(content, where, place.inner, write, in_place=False))
-    elif existing is not None:
-        file.skip(where, content.text, "already translated")
+
+    others = [(language, one) for language, one in variants if one is not source_variant]
+    target_variant = next((one for language, one in others if _matches(language, target)), None)
+    target_segment = target_variant.find("seg") if target_variant is not None else None
+    if target_variant is None:
+        span, before, after = _new_variant(file.text, source_variant, variants[-1][1], target)
+    elif target_segment is not None and _is_empty(file.text, target_segment):
+        span, before, after = _fill(file.text, target_segment)
     else:
-        last = variants[-1][1].stop
-        before, after = f'{_new_line(file.text, chosen)}<tuv xml:lang="{html.escape(target)}"><seg>', "</seg></tuv>"
-        write = write_with(escape_xml, content.codes, before, after)
-        file.segments.append(Segment(content, where, range(last, last), write, in_place=False))
+        file.skip(where, content.text, "already translated" if target_segment else "its translation lacks <seg>")
+        return
+    write = write_with(escape_xml, content.codes, before, after)
+    file.segments.append(Segment(content, where, span, write, in_place=False))
+
+
+def _new_variant(text: str, source_variant: Node, last: Node, target: str) -> tuple[range, str, str]:
+    """Return the range that a new variant after the last one replaces, and the tags before and after its text."""
+    opening = f'{_new_line(text, source_variant)}<tuv xml:lang="{html.escape(target)}"><seg>'
+    return range(last.stop, last.stop), opening, "</seg></tuv>"  # the range is empty: an insertion
 
 
 def _matches(language: str, wanted: str) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from regard.data.documents.document import Segment, TextFile
 from regard.data.documents.marked_text import Code, MarkedText, MarkedTextBuilder, Part
@@ -232,40 +233,79 @@ def _closings(content: MarkedText) -> set[int | None]:
     return found
 
 
-def _match_fields(items: list[Item]) -> list[Item]:
-    """Return the items of a paragraph, in which fields that begin and end in it are pairs.
+# A field, such as a page number, is a sequence of items: begin, instruction, separator, result, end.
+# Fields may nest, in the instruction and in the result.
+# The result is text; what precedes it belongs to the opening tag.
 
-    What stands before the separator is the instruction of the field, and belongs to its opening tag.
-    """
-    open_fields: list[list[int]] = []  # indices of the begin and the separator
-    pairs: dict[int, tuple[int, int]] = {}
+
+@dataclass
+class _OpenField:
+    """A field whose end has not been read: indices of its begin and its separator."""
+
+    begin: int
+    separator: int | None = None
+
+
+class _FieldPair(NamedTuple):
+    """A field that begins and ends in a paragraph: indices of its begin, its separator and its end."""
+
+    begin: int
+    separator: int
+    end: int
+
+
+def _match_fields(items: list[Item]) -> list[Item]:
+    """Return the items of a paragraph, in which fields that begin and end in it are pairs."""
+    return _as_pairs(items, _find_pairs(items))
+
+
+def _find_pairs(items: list[Item]) -> list[_FieldPair]:
+    """Return the fields that can become a pair of an opening and a closing tag."""
+    open_fields: list[_OpenField] = []
+    pairs: list[_FieldPair] = []
     for i, item in enumerate(items):
         if item.kind == "begin":
-            open_fields.append([i])
+            open_fields.append(_OpenField(i))
         elif item.kind == "separate" and open_fields:
-            open_fields[-1].append(i)
+            open_fields[-1].separator = i
         elif item.kind == "end" and open_fields:
             field = open_fields.pop()
-            instruction = items[field[0] : field[-1] + 1]
-            alone = all(one.run is not None and len(_content(one.run)) == 1 for one in (*instruction, item))
-            if len(field) == 2 and alone and all(one.kind in ("begin", "single", "separate") for one in instruction):
-                pairs[field[0]] = field[1], i
+            if field.separator is not None:
+                pair = _FieldPair(field.begin, field.separator, i)
+                if _is_movable(items, pair):
+                    pairs.append(pair)
+    return pairs
+
+
+def _is_movable(items: list[Item], pair: _FieldPair) -> bool:
+    """Return whether the tags of a field can be placed around other words, without text or other tags in them."""
+    instruction = items[pair.begin : pair.separator + 1]
+    # A tag consists of whole runs, so a run that also has other content would move it along.
+    each_fills_its_run = all(
+        item.run is not None and len(_content(item.run)) == 1 for item in (*instruction, items[pair.end])
+    )
+    return each_fills_its_run and all(item.kind in ("begin", "single", "separate") for item in instruction)
+
+
+def _as_pairs(items: list[Item], pairs: list[_FieldPair]) -> list[Item]:
+    """Return the items; of each pair, begin to separator become one opening tag, and the end its closing tag."""
+    by_begin, by_end = {pair.begin: pair for pair in pairs}, {pair.end: pair for pair in pairs}
     matched: list[Item] = []
-    ends = {end: begin for begin, (_, end) in pairs.items()}
-    i = 0
-    while i < len(items):
-        item = items[i]
-        if i in pairs:
-            instruction = items[i : pairs[i][0] + 1]
-            code = tuple(piece for one in instruction for piece in one.code)
-            item = Item("open", *_run_range(instruction[0], instruction[-1]), key=f"field {i}", code=code)
-            i = pairs[i][0]
-        elif i in ends:
-            item = Item("close", *_run_range(item, item), key=f"field {ends[i]}", code=item.code)
-        elif item.kind in ("begin", "separate", "end"):
-            item = Item("single", item.start, item.stop, item.run, code=item.code)
-        matched.append(item)
-        i += 1
+    tag_end = -1  # index of the separator of the last opening tag
+    for i, item in enumerate(items):
+        if i <= tag_end:
+            continue
+        if i in by_begin:
+            tag_end = by_begin[i].separator
+            tag = items[i : tag_end + 1]
+            code = tuple(piece for one in tag for piece in one.code)
+            matched.append(Item("open", *_run_range(tag[0], tag[-1]), key=f"field {i}", code=code))
+        elif i in by_end:
+            matched.append(Item("close", *_run_range(item, item), key=f"field {by_end[i].begin}", code=item.code))
+        elif item.kind in ("begin", "separate", "end"):  # of a field that is no pair
+            matched.append(Item("single", item.start, item.stop, item.run, code=item.code))
+        else:
+            matched.append(item)
     return matched
 
 

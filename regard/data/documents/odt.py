@@ -5,7 +5,9 @@ Spans and links are markup, which is placed around the aligned words. Tabs and l
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from regard.data.documents.document import Segment, TextFile, write_with
 from regard.data.documents.marked_text import Code, MarkedTextBuilder
@@ -18,6 +20,24 @@ NAMESPACE = re.compile(r"""xmlns:([\w.-]+)\s*=\s*["']urn:oasis:names:tc:opendocu
 PAIRED = {"span", "a", "meta", "ruby", "ruby-base"}
 BREAKS = {"tab", "line-break"}
 MEDIA_TYPES = (b"application/vnd.oasis.opendocument.text", b"application/vnd.oasis.opendocument.text-template")
+
+
+class Item(NamedTuple):
+    """A piece of a paragraph.
+
+    Attributes:
+        kind: "text", "single", "open", "close" or "break".
+        node: The node.
+        span: Range in the file.
+        text: The text of a text.
+        code: Markup of an item that is none.
+    """
+
+    kind: str
+    node: Node
+    span: range
+    text: str = ""
+    code: Code = ()
 
 
 def parse(data: bytes, name: str, expanded: int | None = None) -> ZipDocument:
@@ -45,6 +65,12 @@ def parse(data: bytes, name: str, expanded: int | None = None) -> ZipDocument:
 
 
 def _add_segments(file: TextFile, label: str) -> None:
+    """Add the paragraphs and headings of an XML file as segments.
+
+    Args:
+        file: The file.
+        label: What precedes the number of a paragraph in reports.
+    """
     root = parse_xml(file.text, file.characters.name)
     found = NAMESPACE.search(file.text)
     prefix = found[1] if found else "text"
@@ -55,52 +81,51 @@ def _add_segments(file: TextFile, label: str) -> None:
             continue
         if node.name in ("p", "h") and node.prefix == prefix:
             number += 1
-            for is_break, group in groupby(_items(file.text, node), lambda item: item[0] == "break"):
+            # Tabs and line breaks divide a paragraph into segments.
+            for is_break, group in groupby(_items(file.text, node), lambda item: item.kind == "break"):
                 if not is_break:
-                    _add(file, list(group), f"{label}paragraph {number}")
-        stack += reversed(node.children)
-
-
-Item = tuple[str, Node, str, Code, range]
-"""Kind ("text", "single", "open", "close" or "break"), node, text, code, and range in the file."""
+                    _add(file, list(group), f"{label}paragraph {number}", prefix)
+        stack += reversed(node.children)  # of paragraphs too: notes, comments and frames in them have paragraphs
 
 
 def _items(text: str, parent: Node) -> Iterator[Item]:
     for node in parent.children:
         span = range(node.start, node.stop)
         if not node.name:
-            yield "text", node, re.sub(r"[ \t\r\n]+", " ", text_of(text, node)), (), span
+            yield Item("text", node, span, re.sub(r"[ \t\r\n]+", " ", text_of(text, node)))
         elif node.name == "s" and node.prefix == parent.prefix:
             count = node.get(f"{node.prefix}:c") or "1"
-            yield "text", node, " " * min(int(count) if count.isdecimal() else 1, 80), (), span
+            yield Item("text", node, span, " " * min(int(count) if count.isdecimal() else 1, 80))
         elif node.name in PAIRED and node.has_end:
-            yield "open", node, "", (node.opening,), node.opening
+            yield Item("open", node, node.opening, code=(node.opening,))
             yield from _items(text, node)
-            yield "close", node, "", (node.closing,), node.closing
+            yield Item("close", node, node.closing, code=(node.closing,))
         else:
-            yield "break" if node.name in BREAKS else "single", node, "", (span,), span
+            yield Item("break" if node.name in BREAKS else "single", node, span, code=(span,))
 
 
-def _add(file: TextFile, group: list[Item], where: str) -> None:
+def _add(file: TextFile, group: list[Item], where: str, prefix: str) -> None:
     """Add a group of items as a segment."""
-    if not any(map(str.isalnum, "".join(text for _, _, text, _, _ in group))):
+    if not any(map(str.isalnum, "".join(item.text for item in group))):
         return
     builder = MarkedTextBuilder()
-    for kind, node, text, code, _ in group:
-        key = f"{node.name} {node.start}"
-        if kind == "text":
-            builder.text(text)
-        elif kind == "open":
-            builder.open(key, code)
-        elif kind == "close":
-            builder.close(key, code)
+    for item in group:
+        key = f"{item.node.name} {item.node.start}"
+        if item.kind == "text":
+            builder.text(item.text)
+        elif item.kind == "open":
+            builder.open(key, item.code)
+        elif item.kind == "close":
+            builder.close(key, item.code)
         else:
-            builder.single(code, ordered=True)
+            builder.single(item.code, ordered=True)
     content = builder.finish()
-    span = range(group[0][4].start, group[-1][4].stop)
-    file.segments.append(Segment(content, where, span, write_with(_escape, content.codes)))
+    span = range(group[0].span.start, group[-1].span.stop)
+    write = write_with(partial(_escape, prefix=prefix), content.codes)
+    file.segments.append(Segment(content, where, span, write))
 
 
-def _escape(text: str) -> str:
-    """Write characters; several spaces would become one."""
-    return re.sub(r"(?<= ) ", "<text:s/>", escape_xml(" ".join(text.splitlines()) if "\n" in text else text))
+def _escape(text: str, prefix: str) -> str:
+    """Write characters; each of several spaces except the first is an element <text:s/>, or they would become one."""
+    line = " ".join(text.splitlines()) if "\n" in text else text
+    return re.sub(r"(?<= ) ", f"<{prefix}:s/>", escape_xml(line))

@@ -64,8 +64,13 @@ SDT = """<w:p {ns}><w:sdt><w:sdtPr><w:alias w:val="x"/></w:sdtPr><w:sdtContent><
 
 def rich_docx() -> bytes:
     """Links, fields, tracked changes, bookmarks, a text box and a content control."""
+    return docx_of(SDT, BOX, RICH)
+
+
+def docx_of(*paragraphs: str) -> bytes:
+    """Return a document of paragraphs as XML, in which {ns} stands for the namespaces."""
     document = Document()
-    for source in (RICH, BOX, SDT):
+    for source in reversed(paragraphs):
         document.element.body.insert(0, parse_xml(source.format(ns=nsdecls("w"))))
     return _docx_bytes(document)
 

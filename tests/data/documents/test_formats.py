@@ -3,7 +3,9 @@
 import json
 import re
 from functools import cache
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,7 +16,7 @@ from regard.data.documents.placeholders import keeps
 from regard.data.documents.segment_translation import AlignedTranslation
 from regard.errors import UserError
 from regard.pipelines.translate_document import translate_document, translate_with
-from tests.data.documents.office import OFFICE_FILES, members
+from tests.data.documents.office import OFFICE_FILES, docx_of, members
 from tests.data.documents.structure import READERS
 from tests.data.documents.stubs import TRANSLATORS, identity, reverse
 
@@ -241,3 +243,63 @@ def test_columns_are_found_by_number_and_options_of_other_formats_are_rejected()
     assert translate_document(document, reverse)[0] == b"one x,Y TWO\nthree z,V FOUR\n"
     with pytest.raises(UserError, match=r"files of the format txt have no column; omit --column"):
         parse_document(b"", "a.txt", column="1")
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ('<tuv xml:lang="zh"><seg></seg></tuv>', '<tuv xml:lang="zh"><seg>X ONE</seg></tuv>'),
+        ('<tuv xml:lang="zh"><seg/></tuv>', '<tuv xml:lang="zh"><seg>X ONE</seg></tuv>'),
+        ('<tuv xml:lang="zh"><seg  x="1" /></tuv>', '<tuv xml:lang="zh"><seg  x="1">X ONE</seg></tuv>'),
+        ('<tuv xml:lang="de"/>', '<tuv xml:lang="de"/><tuv xml:lang="zh"><seg>X ONE</seg></tuv>'),
+        ('<tuv xml:lang="zh"><seg>y</seg></tuv>', "already translated"),
+        ('<tuv xml:lang="zh"/>', "its translation lacks <seg>"),
+    ],
+)
+def test_empty_segments_of_a_translation_memory_are_filled(variant: str, expected: str) -> None:
+    text = '<tmx><body><tu><tuv xml:lang="en"><seg>one x</seg></tuv>{}</tu></body></tmx>'
+    data, report = translate_document(parse(Path("a.tmx"), text.format(variant).encode()), reverse)
+    if report.untranslated:
+        assert [one.reason for one in report.untranslated] == [expected]
+        assert data.decode() == text.format(variant)
+    else:
+        assert data.decode() == text.format(expected)
+
+
+def test_repeated_spaces_are_written_with_the_namespace_prefix_of_the_file() -> None:
+    def rename(match: re.Match[bytes]) -> bytes:
+        return match[1] + b"t:" if match[1] else b"xmlns:t="
+
+    data = OFFICE_FILES["rich.odt"]()
+    buffer = BytesIO()
+    with ZipFile(BytesIO(data)) as before, ZipFile(buffer, "w") as after:
+        for name in before.namelist():
+            after.writestr(name, re.sub(rb"(</?|\s)text:|(xmlns:)text=", rename, before.read(name)))
+    document = parse(Path("a.odt"), buffer.getvalue())
+    translated, _ = translate_document(document, lambda many: [AlignedTranslation(one.text.upper()) for one in many])
+    content = members(translated)["content.xml"].decode()
+    assert "TWO <t:s/><t:s/>SPACES" in content and "<text:" not in content
+
+
+def nested_fields(separator: str) -> bytes:
+    def mark(kind: str) -> str:
+        return f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>'
+
+    def run(text: str) -> str:
+        return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+    code = "<w:r><w:instrText>REF a</w:instrText></w:r>"
+    inner = mark("begin") + code + mark("separate") + run("in") + mark("end")
+    outer = mark("begin") + code + separator + run("out ") + inner + mark("end")
+    return docx_of(f"<w:p {{ns}}>{run('one ')}{outer}{run(' two')}</w:p>")
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_fields_with_a_result_are_pairs(separated: bool) -> None:
+    separator = '<w:r><w:fldChar w:fldCharType="separate"/></w:r>' if separated else ""
+    document = parse(Path("a.docx"), nested_fields(separator))
+    [segment] = document.segments
+    elements = segment.content.elements
+    nested = [len(element.children) for element in elements]
+    assert segment.content.text == "one out in two"
+    assert nested == ([1] if separated else [0, 0, 0, 0])
