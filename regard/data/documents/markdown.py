@@ -150,6 +150,8 @@ class _Inline:
         for content, start, stop in self._found:
             if label := LABEL.match(content.text):
                 if not content.drop_prefix(label.end()):
+                    if content.text[label.end() :]:
+                        file.skip(where, content.text, "its label is inside markup")
                     continue
                 start += label.end()
             content.protected += [match.span() for match in EXTENSIONS.finditer(content.text)]

@@ -148,3 +148,13 @@ def members(data: bytes) -> dict[str, bytes]:
     """Return the files of an archive in their order."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         return {name: file.read(name) for name in file.namelist()}
+
+
+def rezip(data: bytes, **changes: bytes) -> bytes:
+    """Return an archive with other contents of files, which are named by their end."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members(data).items():
+            stem = name.rpartition("/")[2].partition(".")[0]
+            file.writestr(name, changes.get(stem, content))
+    return target.getvalue()

@@ -1,5 +1,6 @@
 """Round trips of documents: structure, placeholders and untouched parts stay; the file opens in its own library."""
 
+import codecs
 import json
 import re
 from functools import cache
@@ -13,10 +14,10 @@ from regard import Translator
 from regard.data.documents.document import Document, TextFile
 from regard.data.documents.formats import FORMATS, find_format, parse_document
 from regard.data.documents.placeholders import keeps
-from regard.data.documents.segment_translation import AlignedTranslation
+from regard.data.documents.segment_translation import TOO_MARKED, AlignedTranslation, Requests, align_by_length
 from regard.errors import UserError
 from regard.pipelines.translate_document import translate_document, translate_with
-from tests.data.documents.office import OFFICE_FILES, docx_of, members
+from tests.data.documents.office import OFFICE_FILES, docx_of, members, rezip
 from tests.data.documents.structure import READERS
 from tests.data.documents.stubs import TRANSLATORS, identity, reverse
 
@@ -122,6 +123,9 @@ def test_encodings_and_line_ends_are_kept(variant: str) -> None:
         assert READERS[path.suffix[1:]](normal) == READERS[path.suffix[1:]](expected)
 
 
+BIG5 = b'msgid ""\nmsgstr "Content-Type: text/plain; charset=big5\\n"\n# '
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -133,6 +137,12 @@ def test_encodings_and_line_ends_are_kept(variant: str) -> None:
         ("a.po", b"Hello", "a.po, line 1: expected msgid, msgstr, a quoted string or a comment"),
         ("a.po", b'msgid "a\n', "a.po, line 1: expected a string in quotes"),
         ("a.po", b'msgid "a"\nmsgid_plural "b"\n', "a.po, line 1: the entry has no msgstr"),
+        ("a.po", b"# a comment\n", "a.po: has no entries (msgid and msgstr), so it is not a .po file"),
+        ("a.po", b'msgid "a"\nmsgstr ""\nmsgstr ""\n', "a.po, line 3: msgstr is there twice in an entry"),
+        ("a.po", b'msgctxt "c"\n\nmsgctxt "d"\nmsgid "a"\nmsgstr ""\n', "a.po, line 1: the entry has no msgid"),
+        ("a.txt", "one".encode("utf-32"), "a.txt: the encoding 'utf-32' is not supported; save the file as UTF-8"),
+        ("a.po", BIG5 + b"\xa2\xce\n", "a.po: the big5 text has several spellings of a character; save it as UTF-8"),
+        ("a.md", b"a " * 50_001, "a.md: has a paragraph of 100002 characters, but at most 100,000 are possible"),
         ("a.po", b'msgid ""\nmsgstr "Content-Type: text/plain; charset=idna\\n"\n', "a.po: the encoding 'idna' is not"),
         ("a.json", b'{"a": ', "a.json: damaged or not JSON"),
         ("a.json", b"[" * 100_000, "a.json: damaged or not JSON (nested too deeply)"),
@@ -303,3 +313,100 @@ def test_fields_with_a_result_are_pairs(separated: bool) -> None:
     nested = [len(element.children) for element in elements]
     assert segment.content.text == "one out in two"
     assert nested == ([1] if separated else [0, 0, 0, 0])
+
+
+def add_end(requests: Requests) -> list[AlignedTranslation]:
+    return [AlignedTranslation(f"{one.text.upper().strip()}。") for one in requests]
+
+
+UNIT = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv>{}</tu>'
+ADDED = '<tuv xml:lang="zh"><seg>Y X</seg></tuv>'
+MEMORY = '<tmx version="1.4"><header srclang="en"/><body>{}{}</body></tmx>'
+TRANSUNIT = '<xliff version="1.2"><file><body><trans-unit id="1">{}</trans-unit></body></file></xliff>'
+CDATA = "<source><![CDATA[a <b> & c]]></source>"
+DIVIDED = TRANSUNIT.format('<source>x y</source><seg-source><mrk mtype="seg">x y</mrk></seg-source>')
+META = '<img content="x y" alt=\'x y\'><meta name="description" content="x y">'
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        ("blank unit.tmx", MEMORY.format(UNIT.format(" ", ""), UNIT.format("x y", "")), None),
+        ("CDATA.xlf", TRANSUNIT.format(CDATA), TRANSUNIT.format(f"{CDATA}<target>C &amp; &lt;B&gt; A</target>")),
+        ("divided.xlf", DIVIDED, DIVIDED),
+        ("short row.csv", "id,text\n1\n2,x y\n", "id,text\n1\n2,Y X\n"),
+        ("meta.html", META, META.replace("alt='x y'", "alt='Y X'").replace('n" content="x y', 'n" content="Y X')),
+        ("quoted tag.json", '["use `<b>` now <i>two</i> words"]', '["WORDS <i>TWO</i> `<b>` NOW USE"]'),
+        ("code.json", '["a <code>x y</code> b c"]', '["C <code>x y</code>B A"]'),
+        ("unclosed code.json", '["a <code>b c"]', '["<code>C B A"]'),
+        ("escapes.po", r'msgid "\101 \x42 \q"|msgstr ""|'.replace("|", "\n"), None),
+        ("protected.txt", "a `b. C` d. E f.", "`b. C` D. A F. e"),
+        ("bold label.md", "- [ ] **x** y\n- [x]  x *y*\n", "- [ ] Y **X**\n- [x]  *Y* X\n"),
+        ("space in bold.html", "<p> <b>x y </b> </p>", "<p> <b>Y X </b> </p>"),
+        ("bold twice.html", "<p><b> <i>x</i> <u>y</u></b></p>", "<p> <b><u>Y</u> <i>X</i></b></p>"),
+    ],
+)  # fmt: skip
+def test_small_documents_are_translated(name: str, source: str, expected: str | None) -> None:
+    expected = {
+        "blank unit.tmx": MEMORY.format(UNIT.format(" ", ""), UNIT.format("x y", ADDED)),
+        "escapes.po": source.replace('msgstr ""', 'msgstr "Q b a"'),
+    }.get(name, expected)
+    column = "text" if name.endswith(".csv") else None
+    document = parse_document(source.encode(), name, languages=("en", "zh"), column=column)
+    assert translate_document(document, reverse)[0].decode() == expected
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_detected_with_and_without_a_mark(codec: str) -> None:
+    for mark in (b"", codecs.BOM_UTF16_LE if codec == "utf-16-le" else codecs.BOM_UTF16_BE):
+        document = parse_document(mark + "x y".encode(codec), "a.txt")
+        assert translate_document(document, reverse)[0] == mark + "Y X".encode(codec)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reason"),
+    [
+        ("a.xlf", DIVIDED, "divided into segments, which XLIFF 1.2 leaves to other programs"),
+        ("a.csv", "id,text\n1\n2,x y\n", "the row is too short"),
+        ("a.md", "- *[ ] x y*\n", "its label is inside markup"),
+    ],
+)
+def test_what_is_left_out_is_reported(name: str, source: str, reason: str) -> None:
+    column = "text" if name.endswith(".csv") else None
+    data, report = translate_document(parse_document(source.encode(), name, column=column), identity)
+    assert data.decode() == source
+    assert [one.reason for one in report.untranslated] == [reason]
+
+
+def test_check_boxes_without_text_are_not_reported() -> None:
+    _, report = translate_document(parse_document(b"- [ ] \n- [x] x y\n", "a.md"), identity)
+    assert [one.text for one in report.untranslated] == ["[ ]"]  # parsed as text
+
+
+def test_segments_with_too_much_markup_are_left_out() -> None:
+    source = b"<p>" + b"<b>a</b> " * 3300 + b"</p>"
+    data, report = translate_document(parse_document(source, "a.html"), reverse)
+    assert data == source
+    assert [one.reason for one in report.untranslated] == [TOO_MARKED]
+
+
+def test_placeholders_at_the_end_stay_before_the_punctuation() -> None:
+    data, _ = translate_document(parse_document(b"one %s!\n", "a.txt"), add_end)
+    assert data.decode() == "ONE %s!。\n"
+
+
+def test_texts_without_words_are_not_aligned() -> None:
+    assert align_by_length("…", "one") == []
+    (span,) = align_by_length("one", "eins")
+    assert (span.source, span.target) == ((0, 3), (0, 4))
+
+
+def test_deleted_text_and_paragraphs_without_words_of_odt_are_kept() -> None:
+    namespaces = 'xmlns:o="urn:x" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"'
+    content = (
+        f"<o:d {namespaces}><text:tracked-changes><text:p>x z</text:p></text:tracked-changes>"
+        "<text:p>x y</text:p><text:p>… –</text:p></o:d>"
+    )
+    source = OFFICE_FILES["letter.odt"]()
+    data, _ = translate_document(parse_document(rezip(source, content=content.encode()), "a.odt"), reverse)
+    assert members(data)["content.xml"].decode() == content.replace("x y", "Y X")

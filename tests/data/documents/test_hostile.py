@@ -4,6 +4,7 @@ import io
 import struct
 import time
 import tracemalloc
+import warnings
 import zipfile
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from regard.data.documents.formats import parse_document
 from regard.errors import UserError
 from regard.pipelines.translate_document import translate_document
-from tests.data.documents.office import letter_docx, letter_odt, members
+from tests.data.documents.office import letter_docx, letter_odt, members, rezip
 from tests.data.documents.stubs import reverse
 
 XML = '<?xml version="1.0"?>'
@@ -22,16 +23,6 @@ XLIFF = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{}</source>
 DECLARES = "declares entities or element types, which is not supported"
 
 
-def rezip(data: bytes, **changes: bytes) -> bytes:
-    """Return an archive with other contents of files, which are named by their end."""
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, content in members(data).items():
-            stem = name.rpartition("/")[2].partition(".")[0]
-            file.writestr(name, changes.get(stem, content))
-    return target.getvalue()
-
-
 def lying_about_its_size(data: bytes) -> bytes:
     """Return an archive whose directory states a size of 10 bytes for every file."""
     changed = bytearray(data)
@@ -40,6 +31,15 @@ def lying_about_its_size(data: bytes) -> bytes:
         changed[position + 24 : position + 28] = struct.pack("<I", 10)
         position = changed.find(b"PK\x01\x02", position + 4)
     return bytes(changed)
+
+
+def with_each_file_twice(data: bytes) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, content in [*members(data).items()] * 2:
+            file.writestr(name, content)
+    return target.getvalue()
 
 
 def compressed_otherwise(data: bytes) -> bytes:
@@ -82,6 +82,9 @@ CASES: dict[str, tuple[str, bytes, str]] = {
     "truncated zip": ("a.docx", DOCX[: len(DOCX) // 2], "damaged or not a .docx file"),
     "damaged zip": ("a.odt", ODT[:200] + b"\0" * 300 + ODT[500:], "damaged or not"),
     "encrypted": ("a.docx", encrypted(DOCX), "is encrypted; save it without a password"),
+    "encrypted odt": ("a.odt", rezip(ODT, manifest=b"<encryption-data/>"), "is encrypted; save it without a password"),
+    "files twice": ("a.docx", with_each_file_twice(DOCX), "has too many files, or one of them twice"),
+    "many elements": ("a.tmx", b"<tmx>" + b"<b/>" * 500_000 + b"</tmx>", "its XML has more than 500,000 elements"),
     "another compression": ("a.docx", compressed_otherwise(DOCX), "a method that is not used in a .docx file"),
     "a text named docx": ("a.docx", b"I love apples", "damaged or not a .docx file"),
     "docx named odt": ("a.odt", DOCX, "is not an OpenDocument text"),
