@@ -210,7 +210,7 @@ class _Weights:
         if tensor is None:
             if default is None:
                 raise UserError(f"{self.where}: variable {name} is missing")
-            return default
+            return float(default)
         if tensor.numel() != 1:
             raise UserError(f"{self.where}: {name} has shape {list(tensor.shape)}, but must be a single number")
         return float(tensor.item())

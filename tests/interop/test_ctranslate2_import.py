@@ -234,6 +234,19 @@ def test_positions_that_the_engine_computes_become_a_table(model: Path) -> None:
     assert (imported.model.config.positions, imported.model.config.max_length) == ("learned", 1024)
 
 
+@pytest.mark.parametrize(
+    ("specification", "revision", "heads"),
+    [("TransformerSpec", 7, 8), ("TransformerBase", 2, 8), ("TransformerBig", 2, 16)],
+)
+def test_models_without_a_number_of_heads_have_that_of_their_kind(
+    specification: str, revision: int, heads: int, model: Path
+) -> None:
+    with_variables(encoder__num_heads=None, decoder__num_heads=None)(model)
+    as_specification(specification, revision)(model)
+    imported, _ = import_engine(model)  # compares it with the engine
+    assert imported.model.config.heads == heads
+
+
 def test_tokenizers_are_found_beside_the_model(model: Path) -> None:
     content = (model / "sentencepiece.model").read_bytes()
     (model / "sentencepiece.model").rename(model / "source.spm")
@@ -309,6 +322,47 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         with_bytes(lambda content: re.sub(rb"(num_heads\0\0).", b"\\1\x63", content, count=1, flags=re.DOTALL)),
         "num_heads has the unknown dtype 99",
     ),
+    "size": (
+        with_bytes(lambda content: re.sub(rb"(num_heads\0\0).", b"\\1\0", content, count=1, flags=re.DOTALL)),
+        "bytes, but its shape is [] of float32",
+    ),
+    "name": (with_bytes(lambda content: content.replace(b"num_heads", b"num_hea\xff\xff")), "is not UTF-8 text"),
+    "variable twice": (
+        with_bytes(lambda content: content.replace(b"decoder/layer_1/ffn", b"decoder/layer_0/ffn")),
+        "contains decoder/layer_0/ffn/layer_norm/beta twice",
+    ),
+    "table of heads": (with_variables(encoder__num_heads=TABLE), "num_heads has shape [41, 8], but must be a single"),
+    "half a head": (
+        with_variables(encoder__num_heads=torch.tensor(2.5), decoder__num_heads=torch.tensor(2.5)),
+        "num_heads is 2.5, but must be a positive integer",
+    ),
+    "gates": (
+        with_variables(encoder__layer_0__ffn__linear_0_noact__weight=TABLE),
+        "gated feed-forward layers are supported with silu only",
+    ),
+    "scale of queries": (
+        with_variables(encoder__layer_0__self_attention__queries_scale=torch.tensor(0.5)),
+        "queries_scale differs between layers",
+    ),
+    "positions": (
+        with_variables(encoder__position_encodings__encodings=torch.zeros(0, 32)),
+        "encodings has shape [0, 32], but must be a table",
+    ),
+    "no output": (with_variables(decoder__projection__weight=None), "variable decoder/projection/weight is missing"),
+    "flag": (with_config(add_source_eos="yes"), "add_source_eos must be true or false, not 'yes'"),
+    "encoding of the vocabulary": (
+        lambda folder: (
+            (folder / "shared_vocabulary.json").rename(folder / "shared_vocabulary.txt").write_bytes(b"a\xff")
+        ),
+        "shared_vocabulary.txt: damaged or not UTF-8 text (byte 2)",
+    ),
+    "scales of other rows": (
+        with_variables(
+            encoder__layer_0__ffn__linear_0__weight=torch.ones(48, 32, dtype=torch.int8),
+            encoder__layer_0__ffn__linear_0__weight_scale=torch.ones(47),
+        ),
+        "weight_scale has shape [47], but the weight has [48, 32]",
+    ),
     "no scale": (
         with_variables(encoder__layer_0__ffn__linear_0__weight=torch.ones(48, 32, dtype=torch.int8)),
         "linear_0/weight is quantised, but encoder/layer_0/ffn/linear_0/weight_scale is missing",
@@ -375,6 +429,17 @@ def test_unsupported_and_damaged_models_are_refused(what: str, model: Path, tmp_
         import_model(model, tmp_path / "out")
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_only_the_end_of_the_source_can_be_set(model: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"heads": 2}, "--set heads: the files describe the model completely except for source_end"),
+        ({"source_end": 1}, "--set source_end=1: must be true or false"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_engine(model, changes)
+    with pytest.raises(UserError, match="omit --embedding: a model of CTranslate2 has none"):
+        import_model(model, tmp_path / "out", embeddings={"source": "x"})
 
 
 @pytest.mark.parametrize(
