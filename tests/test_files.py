@@ -53,6 +53,11 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path, monkeypatch: p
             read(path)
 
 
+def test_names_with_a_null_character_are_rejected() -> None:
+    with pytest.raises(UserError, match="a file name cannot contain a null character"):
+        check_regular(Path("a\0b"))
+
+
 def test_links_to_regular_files_are_followed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("[1]")
     (tmp_path / "link").symlink_to(tmp_path / "file")

@@ -192,6 +192,8 @@ def test_no_tokens_can_be_added_to_an_imported_tokenizer(imported: Translator) -
     assert imported.vocabularies.with_tokens([]).source is source
     with pytest.raises(UserError, match="tokens cannot be added to a SentencePiece tokenizer"):
         source.with_tokens(["<ent>"])
+    with pytest.raises(UserError, match="this is a SentencePiece tokenizer, which this format does not support"):
+        source.to_tokenizers()
 
 
 def test_banned_tokens_have_the_smallest_logit_and_others_keep_theirs() -> None:
@@ -232,6 +234,7 @@ def test_imported_model_is_exported_to_argos(imported: Translator, tmp_path: Pat
     ("name", "content", "reason"),
     [
         ("source.spm", b"nonsense", "source.spm: damaged or not a SentencePiece model"),
+        ("source.spm", b"", "source.spm: the SentencePiece model is empty"),
         ("target.spm", None, "target.spm: no such file"),
         ("vocab.json", b"[1", "vocab.json: damaged or not JSON"),
         ("vocab.json", b'{"</s>": "0"}', "vocab.json: a vocabulary must be a JSON object"),

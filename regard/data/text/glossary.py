@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -263,7 +262,9 @@ def _read_rows(path: Path) -> Iterator[tuple[str, str, str]]:
 def _check_terms(rows: Iterable[tuple[str, str, str]]) -> Iterator[Term]:
     """Yield the terms of rows that start with their place, without duplicates."""
     places: dict[str, tuple[str, str]] = {}
-    for where, *texts in islice(rows, MAX_TERMS + 1):
+    for number, (where, *texts) in enumerate(rows, 1):
+        if number > MAX_TERMS:
+            raise UserError(f"{where}: a glossary has at most {MAX_TERMS:,} terms; remove the others")
         source, target = (unicodedata.normalize("NFC", " ".join(_check_text(text, where).split())) for text in texts)
         for text, side in ((source, "source term"), (target, "translation")):
             if not text:
@@ -271,8 +272,6 @@ def _check_terms(rows: Iterable[tuple[str, str, str]]) -> Iterator[Term]:
         other, place = places.setdefault(source, (target, where))
         if other != target:
             raise UserError(f"{where}: {source!r} is {target!r}, but {other!r} in {place}; keep one of them")
-        if len(places) > MAX_TERMS:
-            raise UserError(f"{where}: a glossary has at most {MAX_TERMS:,} terms; remove the others")
         if place == where:
             yield Term(source, target)
 

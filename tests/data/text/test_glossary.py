@@ -138,3 +138,12 @@ def test_malformed_files_are_rejected(tmp_path: Path, content: bytes, message: s
 def test_values_of_json_are_checked(value: object) -> None:
     with pytest.raises(UserError, match=r"glossary: .*(expected terms|needs a source term|must be strings)"):
         Glossary.parse(value)
+
+
+def test_number_of_terms_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.text.glossary.MAX_TERMS", 3)
+    (tmp_path / "few.tsv").write_text("a\tx\nb\ty\na\tx\n")
+    assert len(Glossary.of(tmp_path / "few.tsv").terms) == 2
+    (tmp_path / "many.tsv").write_text("a\tx\nb\ty\na\tx\nb\ty\n")
+    with pytest.raises(UserError, match=r"many\.tsv, line 4: a glossary has at most 3 terms; remove the others"):
+        Glossary.of(tmp_path / "many.tsv")

@@ -8,6 +8,7 @@ from regard.data.text.languages import (
     SourceLanguageCheck,
     detect_language,
     find_language,
+    warn_of_other_language,
 )
 
 
@@ -138,3 +139,18 @@ def test_other_languages_are_found(code: str, text: str, found: str) -> None:
 )
 def test_texts_that_may_be_in_the_language_are_accepted(code: str, text: str) -> None:
     assert SourceLanguageCheck(code).find_other(text) == ""
+
+
+def test_without_the_identifier_only_scripts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.text.languages.find_spec", lambda name: None)
+    assert SourceLanguageCheck("de").find_other(ENGLISH) == ""
+    assert SourceLanguageCheck("zh").find_other(ENGLISH) == "und"
+    assert SourceLanguageCheck("en").find_other("我喜欢苹果") == "zh"
+
+
+def test_texts_in_another_language_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["我", "Dies", "我喜欢用它", "Dies", "那么"]
+    with caplog.at_level("WARNING", "regard"):
+        assert list(warn_of_other_language(texts, "zh", "line")) == texts
+    (message,) = caplog.messages
+    assert message == "line 2 is not Chinese, from which the model translates: 'Dies'"

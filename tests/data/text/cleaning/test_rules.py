@@ -120,9 +120,9 @@ def test_rules_can_be_turned_off(rule: str) -> None:
 
 
 def test_mojibake_is_not_confused_with_quotation_marks() -> None:
-    damaged = ["Ã¤", "Ã\x9f", "â€œquoteâ€\x9d", "Â£5", "Ñ\x80ÑƒÑ\x81Ñ\x81ÐºÐ¸Ð¹", "ä¸\xadæ–‡", "NÂ°\xa05"]
+    damaged = ["Ã¤", "Ã\x9f", "â€œquoteâ€\x9d", "Â£5", "Ñ\x80ÑƒÑ\x81Ñ\x81ÐºÐ¸Ð¹", "à€€ Ã¤", "ä¸\xadæ–‡", "NÂ°\xa05"]
     assert [text for text in damaged if not is_mojibake(text)] == []
-    intact = ["„Spaß“", "GROẞ“", "café…”", "«fiancé»…", "ÄÖÜ“", "naïve", "日本語", "Ã", "São Paulo", "BMÖ“…"]
+    intact = ["„Spaß“", "GROẞ“", "café…”", "«fiancé»…", "ÄÖÜ“", "naïve", "日本語", "Ã", "à€€ à€€", "São Paulo", "BMÖ“…"]
     assert [text for text in intact if is_mojibake(text)] == []
     assert describe_damage("a\x07") == "control character U+0007"
     assert describe_damage("Ã¤") == "text decoded with a wrong encoding"
@@ -264,10 +264,11 @@ def test_order_of_the_kept_pairs_is_that_of_the_corpus() -> None:
 
 
 def test_changed_corpus_is_an_error() -> None:
-    passes = iter([USUAL, USUAL[:3]])
-    cleaner = Cleaner(CleaningSettings())
-    with pytest.raises(UserError, match="changed while it was being cleaned"):
-        list(cleaner.clean(lambda: (PairRecord(pair, "file", 1) for pair in next(passes))))
+    for second, message in ((USUAL[:3], "file: changed while"), ([], "the corpus changed while")):
+        passes = iter([USUAL, second])
+        cleaner = Cleaner(CleaningSettings())
+        with pytest.raises(UserError, match=f"{message} it was being cleaned"):
+            list(cleaner.clean(lambda passes=passes: (PairRecord(pair, "file", 1) for pair in next(passes))))
 
 
 def test_report_has_the_value_that_a_rule_compares() -> None:
