@@ -97,7 +97,7 @@ class Visit:
         self.page.wait_for_function("document.documentElement.dataset.ready || document.readyState === 'complete'")
         self.page.wait_for_timeout(0)
         assert not self.console, self.console
-        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
+        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=120_000)
         return self.page
 
     def __enter__(self) -> "Visit":

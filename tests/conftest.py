@@ -229,7 +229,7 @@ def shell(tmp_path: Path) -> Command:
 
     def run(*words: object, stdin: bytes = b"") -> CommandResult:
         done = subprocess.run(
-            [*SHELL, *map(str, words)], input=stdin, capture_output=True, cwd=tmp_path, env=ENVIRONMENT, timeout=120
+            [*SHELL, *map(str, words)], input=stdin, capture_output=True, cwd=tmp_path, env=ENVIRONMENT, timeout=300
         )
         return CommandResult(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 

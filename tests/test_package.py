@@ -66,7 +66,7 @@ def test_unknown_name_raises_attribute_error() -> None:
 
 def test_importing_regard_does_not_import_torch() -> None:
     program = "import sys, regard; sys.exit(str({'torch', 'numpy', 'pydantic', 'tokenizers'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stderr.strip() == "set()"
 
 
@@ -408,13 +408,13 @@ def test_every_test_folder_is_a_package() -> None:
 
 def test_package_tree_in_the_design_page_is_current() -> None:
     script = HOME.parent / "tools" / "package_tree.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tables_agree_with_the_results_of_benchmarks() -> None:
     script = HOME.parent / "benchmarks" / "tables.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -43,7 +43,7 @@ def test_help_and_version_import_the_command_line_only(words: list[str]) -> None
         "    ('regard.cli', 'regard.console', 'regard.threads', 'regard.errors', 'regard.files', 'regard.registry'))}\n"
         "sys.exit(f'{code} {heavy}' if heavy or code else 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
 
@@ -58,7 +58,7 @@ def test_ctrl_c_while_modules_are_imported_ends_silently(module: str, tmp_path: 
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
     words = [sys.executable, "-m", "regard", "train", "demo", "--out", "run"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert not (tmp_path / "run").exists()
 
@@ -117,7 +117,7 @@ def test_train_and_translate_in_new_processes(
 
     sentences = ["I love apples", "We want tea and dogs"]
     translated = fork("translate", "run", *sentences)
-    out, errors = translated.communicate(timeout=60)
+    out, errors = translated.communicate(timeout=300)
     assert (translated.returncode, errors) == (0, "")
     assert out.split("\n") == [*Translator.load(tmp_path / "run")(sentences), ""]
 
@@ -244,7 +244,7 @@ def test_search_options_are_passed_on(trained_run: Path, command: Command, monke
 
 @needs_script
 def test_console_script_runs() -> None:
-    done = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, env=os.environ, timeout=60)
+    done = subprocess.run([SCRIPT, "--version"], capture_output=True, text=True, env=os.environ, timeout=300)
     assert done.stdout.startswith("regard ")
 
 
@@ -260,5 +260,5 @@ def test_evaluate_does_not_overwrite_its_input(toy: Path, own_run: Path, tmp_pat
 @needs_script
 def test_shell_completion_lists_commands() -> None:
     environment = {**os.environ, "_REGARD_COMPLETE": "complete_bash", "COMP_WORDS": "regard tra", "COMP_CWORD": "1"}
-    done = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.split()) == (0, ["train", "translate"])

@@ -173,5 +173,5 @@ def test_names_of_images_are_read_from_standard_input_in_any_encoding(here: Path
     shutil.copy("image.png", os.fsdecode(b"caf\xe9.png"))
     # In a process of its own, because pytest cannot capture bytes that are not UTF-8.
     words = [sys.executable, "-m", "regard", "classify", "images"]
-    answer = subprocess.run(words, input=b"caf\xe9.png\n", capture_output=True, timeout=120)
+    answer = subprocess.run(words, input=b"caf\xe9.png\n", capture_output=True, timeout=300)
     assert (answer.returncode, answer.stdout[:9]) == (0, b"caf\xe9.png ")

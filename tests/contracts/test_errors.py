@@ -501,7 +501,7 @@ def test_ctrl_c_during_training_saves_a_checkpoint(
     run = here / "new/parent/run"
     assert (run / "recipe.yaml").exists()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err == "regard: interrupted\n"
     assert "the same command resumes from there" in out
@@ -532,5 +532,5 @@ def test_closed_pipe_ends_the_command_silently(folder: Path, spawn: Callable[...
     process.stdin.write("I love apples\n" * 20)
     process.stdin.close()
     assert process.stderr.read() == ""
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=300) != 0
     process.stderr.close()

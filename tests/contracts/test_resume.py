@@ -108,5 +108,5 @@ def test_two_processes_cannot_train_in_one_folder(
             break
     assert "another process is training here" in command(*endless).error
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL

@@ -37,7 +37,7 @@ def page(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     nbconvert = pytest.importorskip("nbconvert")
     sources = [cell.replace("RUN", repr(str(trained_run))) for cell in CELLS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells for output in cell.outputs]
     assert [output.output_type for output in outputs] == ["execute_result"] * 5
     assert all("text/html" in output.data for output in outputs)
@@ -58,7 +58,7 @@ def test_executed_notebook_displays_every_object_without_requests(browser: Any, 
         for number, (translation, other) in enumerate((("我喜欢苹果", "你买茶"), ("你买茶", "我喜欢苹果"))):
             frames.nth(number).scroll_into_view_if_needed()
             inner = opened.frame_locator("iframe").nth(number)
-            inner.locator("html[data-ready]").wait_for(state="attached", timeout=20_000)
+            inner.locator("html[data-ready]").wait_for(state="attached", timeout=120_000)
             text = "".join(inner.locator(".tokens.target .token").all_text_contents())
             assert translation in text
             assert other not in text

@@ -360,7 +360,7 @@ def test_rejecting_a_file_needs_little_memory(tmp_path: Path) -> None:
         [sys.executable, "-c", LIMITED, *map(str, [make_folder(tmp_path / "good"), *hostile])],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert process.stdout.splitlines() == [f"{path} rejected" for path in hostile], process.stderr[-500:]

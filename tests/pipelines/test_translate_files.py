@@ -294,7 +294,7 @@ def test_interrupted_process_leaves_complete_lines_and_can_be_resumed(
     process = fork(*words, "--output", part)
     wait_for(part, 1, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (128 + number, "")
     content = part.read_bytes()
     done = content.count(b"\n")
@@ -332,7 +332,7 @@ def test_full_device_is_reported(trained_run: Path, command: Command, fork: Call
     answer = command("translate", trained_run, "I love apples", "--output", "/dev/full")
     assert "/dev/full: cannot be written (No space left on device)" in answer.error
     process = fork("translate", trained_run, "I love apples", prepare=write_to_full_device)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 2
     assert errors == "regard: standard output: cannot be written (No space left on device)\n"
 

@@ -65,7 +65,7 @@ def test_replicas_translate_like_the_translator(url: str, translator: Translator
     assert httpx.get(f"{url}/ready").json() == {"status": "ok"}
 
     async def main() -> list[str]:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             bodies = [{"q": line, "source": "en", "target": "zh"} for line in LINES * 5]
             responses = await asyncio.gather(*(client.post(f"{url}/translate", json=body) for body in bodies))
         return [response.json()["translatedText"] for response in responses]
@@ -81,7 +81,7 @@ def test_error_responses_have_the_same_format(url: str) -> None:
 
 def test_streams_are_supported(url: str) -> None:
     body = {"texts": "I love tea. We see cats."}
-    response = httpx.post(f"{url}/api/translate/stream", json=body, timeout=60)
+    response = httpx.post(f"{url}/api/translate/stream", json=body, timeout=300)
     assert response.text.count("data: ") == 3
 
 
@@ -92,7 +92,7 @@ def test_killed_replica_is_replaced(url: str, translator: Translator) -> None:
     wait_until(lambda: name not in actor_names())
     wait_until(lambda: count_replicas() == 2, what="a new replica")
     body = {"q": LINES, "source": "en", "target": "zh"}
-    assert httpx.post(f"{url}/translate", json=body, timeout=60).json()["translatedText"] == translator(LINES)
+    assert httpx.post(f"{url}/translate", json=body, timeout=300).json()["translatedText"] == translator(LINES)
 
 
 def actor_names() -> list[str]:
@@ -107,7 +107,7 @@ def test_number_of_replicas_follows_the_load(cluster_url: str, trained_run: Path
     body = {"q": LINES, "source": "en", "target": "zh"}
 
     def send_requests() -> None:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=300) as client:
             while not stop.is_set():
                 response = client.post(f"{cluster_url}/scaled/translate", json=body)
                 assert response.json() == {"translatedText": expected}

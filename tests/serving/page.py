@@ -76,10 +76,10 @@ class Page:
     def __init__(self, visit: Visit, url: str) -> None:
         self.visit, self.page, self.url = visit, visit.page, url.partition("/#")[0]
         self.page.goto(url)
-        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=10_000)
+        self.page.wait_for_selector("html[data-ready]", state="attached", timeout=120_000)
 
     def wait_until_ready(self, section: str) -> None:
-        self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=10_000)
+        self.page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=120_000)
 
     def open(self, section: str) -> None:
         self.page.locator(f"[data-section={section}]").click()

@@ -155,7 +155,7 @@ def test_texts_are_split_into_sentences_and_keep_their_spacing(server: ServerPro
 
 def test_stream_sends_sentences_separately(server: ServerProcess) -> None:
     body: dict[str, Any] = {"texts": [". ".join(LINES)], "source": "en", "target": "zh"}
-    with httpx.stream("POST", f"{server.url}/api/translate/stream", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{server.url}/api/translate/stream", json=body, timeout=300) as response:
         events = [line for line in response.iter_lines() if line.startswith("data: ")]
     assert len(events) == len(LINES) + 1
 
@@ -192,12 +192,12 @@ def test_files_as_clients_of_libretranslate_send_them(server: ServerProcess, tra
     requests = pytest.importorskip("requests")
     text = "".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{line}\n\n" for i, line in enumerate(LINES, 1))
     form = {"source": "en", "target": "zh", "api_key": "", "format": "text"}
-    response = requests.post(f"{server.url}/translate_file", files={"file": ("talk.srt", text)}, data=form, timeout=60)
+    response = requests.post(f"{server.url}/translate_file", files={"file": ("talk.srt", text)}, data=form, timeout=300)
     assert response.status_code == 200, response.text
-    file = requests.get(response.json()["translatedFileUrl"], timeout=60)
+    file = requests.get(response.json()["translatedFileUrl"], timeout=300)
     expected = text
     for line in LINES:
         expected = expected.replace(line, translator(line))
     assert file.content.decode("utf-8") == expected
-    settings = requests.get(f"{server.url}/frontend/settings", timeout=60).json()
+    settings = requests.get(f"{server.url}/frontend/settings", timeout=300).json()
     assert (settings["filesTranslation"], ".srt" in settings["supportedFilesFormat"]) == (True, True)

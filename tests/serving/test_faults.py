@@ -21,7 +21,7 @@ LINE = "We want tea and dogs"
 
 def connect(server: ServerProcess) -> socket.socket:
     url = urlsplit(server.url)
-    return socket.create_connection((url.hostname, url.port), timeout=60)
+    return socket.create_connection((url.hostname, url.port), timeout=300)
 
 
 def raw_request(text: str, content_length: int | None = None) -> bytes:
@@ -78,7 +78,7 @@ def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> Non
     dropped = server.metric("regard_dropped_connections_total", 'reason="slow_response"')
     body = json.dumps({"texts": ["We want tea and dogs " * 8] * 50, "pool": "none"}).encode()
     headers = {"Content-Type": "application/json"}
-    response = httpx.post(f"{server.url}/api/embed", content=body, headers=headers, timeout=60)
+    response = httpx.post(f"{server.url}/api/embed", content=body, headers=headers, timeout=300)
     assert response.status_code == 200
     assert len(response.content) > 800_000  # eight of them are more than the buffers of the operating system
     head = f"POST /api/embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
@@ -94,7 +94,7 @@ def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> Non
 
 
 def test_large_bodies_are_rejected_without_buffering(server: ServerProcess) -> None:
-    response = httpx.post(f"{server.url}/translate", content=bytes(100_000_000), timeout=60)
+    response = httpx.post(f"{server.url}/translate", content=bytes(100_000_000), timeout=300)
     assert (response.status_code, list(response.json())) == (413, ["error"])
     with connect(server) as client:
         client.sendall(raw_request("x", content_length=100_000_000))
@@ -207,12 +207,12 @@ def test_killed_worker_is_restarted_and_no_request_fails(server: ServerProcess, 
 def test_worker_that_cannot_be_restarted_yet_is_restarted_later(server: ServerProcess) -> None:
     """Kill an idle worker while the server cannot open the files that another one needs."""
     pid = server.worker_pids[0]
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         assert client.get("/ready").status_code == 200  # opens a connection
         with server.without_free_descriptors():
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: server.events("worker not restarted"), what="a failed restart")
             assert client.get("/ready").status_code == 503
     assert server.events("worker not restarted")[0]["error"] == "a worker cannot be started (Too many open files)"
-    wait_until(lambda: httpx.get(f"{server.url}/ready", timeout=60).status_code == 200, what="readiness")
+    wait_until(lambda: httpx.get(f"{server.url}/ready", timeout=300).status_code == 200, what="readiness")
     assert pid not in server.worker_pids

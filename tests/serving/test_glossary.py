@@ -18,7 +18,7 @@ TERM = {"source": "apples", "start": 7, "target": "书", "kept": True}
 
 
 def post(server: ServerProcess, path: str, body: dict[str, Any]) -> Any:
-    response = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    response = httpx.post(f"{server.url}{path}", json=body, timeout=300)
     assert response.status_code == 200, response.text
     return response.json()
 

@@ -141,7 +141,7 @@ def test_image_model_does_not_translate(client: TestClient) -> None:
 def test_worker_process_returns_the_same_classes(server: ServerProcess, image_run: Path, painted: Path) -> None:
     path = painted / "test" / "green" / "004.png"
     files = [("image", path.read_bytes()), ("image", path.read_bytes()[:60])]
-    valid, damaged = (httpx.post(f"{server.url}/api/classify", files=[file], timeout=60) for file in files)
+    valid, damaged = (httpx.post(f"{server.url}/api/classify", files=[file], timeout=300) for file in files)
     assert valid.json()["model"] == "images"
     check_classes(valid.json()["images"][0], Classifier.load(image_run)(path, top=5))
     assert (damaged.status_code, list(damaged.json())) == (400, ["error"])

@@ -48,7 +48,7 @@ def test_responses_match_the_schema(server: ServerProcess) -> None:
             @SETTINGS
             @given(case=operation.as_strategy(generation_mode=mode))
             def check(case: schemathesis.Case) -> None:
-                response = case.call_and_validate(checks=CHECKS, timeout=60)
+                response = case.call_and_validate(checks=CHECKS, timeout=300)
                 statuses[case.operation.label].append(response.status_code)
 
             check()

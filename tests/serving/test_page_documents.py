@@ -20,7 +20,7 @@ def choose(page: Page, name: str, content: bytes) -> None:
 
 def download(page: Page) -> str:
     link = page.page.locator(".document-file a")
-    link.wait_for(timeout=30_000)
+    link.wait_for(timeout=120_000)
     with page.page.expect_download() as started:
         link.click()
     return Path(started.value.path()).read_bytes().decode("utf-8")

@@ -44,7 +44,7 @@ def test_request_of_a_page_has_the_documented_response(
         if shutil.which("curl") is None:
             pytest.skip("curl is not installed")
         curl = ["curl", "--silent", "--fail", *shlex.split(line)[1:]]
-        done = subprocess.run(curl, capture_output=True, encoding="utf-8", timeout=120)
+        done = subprocess.run(curl, capture_output=True, encoding="utf-8", timeout=300)
         assert done.returncode == 0, done
         assert done.stdout.startswith("{")
         assert output in ("", f"{done.stdout}\n")

@@ -15,7 +15,7 @@ def test_tour_visits_every_stop_on_the_served_models(page: Page) -> None:
     sections, models, titles = set(), set(), set()
     for number in range(1, stops + 1):
         page.wait_until(lambda number=number: page.text("#tour h2").startswith(f"{number} / "))
-        page.page.wait_for_selector("html[data-ready]", state="attached", timeout=10_000)
+        page.page.wait_for_selector("html[data-ready]", state="attached", timeout=120_000)
         assert page.page.locator("#error").is_hidden()
         assert page.page.locator(".unavailable, #tour .warning").count() == 0, number
         assert page.page.locator("#panel .card").first.is_visible()

@@ -16,7 +16,7 @@ TEXT = "I love apples. They buy 42 books."
 
 
 def post(server: ServerProcess, path: str, **body: object) -> Any:
-    response = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    response = httpx.post(f"{server.url}{path}", json=body, timeout=300)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -38,7 +38,7 @@ def test_own_api_returns_confidences_only_if_requested(server: ServerProcess) ->
 
 def test_stream_returns_confidences(server: ServerProcess) -> None:
     body = {"texts": TEXT, "model": "toy", "confidence": True}
-    events = httpx.post(f"{server.url}/api/translate/stream", json=body, timeout=60).text.split("\n\n")
+    events = httpx.post(f"{server.url}/api/translate/stream", json=body, timeout=300).text.split("\n\n")
     flags = [json.loads(event.removeprefix("data: "))["translations"][0]["flags"] for event in events[:2]]
     assert flags == [{}, {"missing-number": "42"}]
 

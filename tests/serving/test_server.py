@@ -42,7 +42,7 @@ def test_folder_without_a_model_stops_the_server_with_a_message(tmp_path: Path) 
 
 async def send_requests(url: str, expected: dict[str, str], statuses: list[int]) -> None:
     """Send requests and check the responses until the server closes the connection."""
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         while True:
             text = LINES[len(statuses) % len(LINES)]
             try:
@@ -91,7 +91,7 @@ def test_reload_and_shutdown_under_load_lose_no_request(
         server.process.send_signal(signal.SIGHUP)
         await until(lambda: server.events("model reload failed"), what="a failed reload")
         await wait_for_responses()
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             body = {"q": ". ".join(LINES * 3), "source": "en", "target": "zh"}
             long_requests = [asyncio.create_task(client.post(f"{url}/translate", json=body)) for _ in range(4)]
             await until(

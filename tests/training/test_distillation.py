@@ -246,7 +246,7 @@ def test_killed_process_can_be_resumed(
     source.write_text("".join(f"{line}\n" for line in islice(cycle(text), 5000)), encoding="utf-8")
     words = ("distill", trained_run, "--src", source, *GREEDY, "--search", "max_length=3")
     process = fork(*words, "--out", part, prepare=partial(signal_at_first_progress, number))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
     assert number != signal.SIGINT or "--resume" in err
     assert 0 < part.read_bytes().count(b"\n") < 5000

@@ -87,7 +87,7 @@ def start_processes(
 def launch(processes: int, folder: Path, train: list[str]) -> str:
     """Run several processes with the environment of torchrun, and return the output of the first."""
     started = start_processes(processes, folder, train)
-    output = [process.communicate(timeout=120) for process in started]
+    output = [process.communicate(timeout=300) for process in started]
     for process in started:
         process.end()
     assert [process.returncode for process in started] == [0] * processes, output
@@ -142,7 +142,7 @@ def go_back(run: Path, step: int, to: Path) -> Path:
 def test_two_processes_agree_with_one_and_save_the_same_step_on_sigterm(toy: Path, tmp_path: Path, alone: Path) -> None:
     arguments = words(toy, tmp_path / "run", training__checkpoint_every=100)
     started = start_processes(2, tmp_path, arguments, [terminate_at_late_step] * 2)
-    (output, message), silence = (process.communicate(timeout=120) for process in started)
+    (output, message), silence = (process.communicate(timeout=300) for process in started)
     assert [process.returncode for process in started] == [128 + signal.SIGTERM] * 2
     assert re.findall(r"^saved at step (\d+); the same command resumes from there$", output, re.M) == [str(LATE)]
     assert (message, *silence) == ("regard: interrupted\n", "", ""), "only one process prints"
@@ -187,7 +187,7 @@ def test_sharded_run_survives_a_killed_process_and_resumes_with_one_or_three(
 def kill_second_process(folder: Path, train: list[str]) -> None:
     """Start two processes, of which the second kills itself in step 5, and the first ends because of that."""
     started = start_processes(2, folder, train, [None, kill_in_step_5])
-    (_, message), _ = (process.communicate(timeout=120) for process in started)
+    (_, message), _ = (process.communicate(timeout=300) for process in started)
     assert "process 0 stops because another process has ended" in message
     assert "Traceback" not in message
     assert [process.returncode for process in started] == [1, -signal.SIGKILL]
@@ -225,7 +225,7 @@ def test_killed_data_worker_of_one_process_ends_all_with_a_checkpoint(toy: Path,
         if line.startswith("step 3/"):
             break
     os.kill(children(second.pid)[0], signal.SIGKILL)
-    (_, message), (_, silence) = (process.communicate(timeout=60) for process in (first, second))
+    (_, message), (_, silence) = (process.communicate(timeout=300) for process in (first, second))
     assert re.fullmatch(
         r"regard: data worker 1 \(process \d+\) was killed by SIGKILL, perhaps because memory ran out; "
         r"saved at step \d+; the same command resumes from there\n",
@@ -259,7 +259,7 @@ def test_process_may_run_a_step_eagerly_while_another_replays_it(toy: Path, tmp_
     """The first process never captures; steps of both communicate in the same way."""
     arguments = words(toy, tmp_path / "two", training__cuda_graph=True, optim__accumulate=2)
     started = start_processes(2, tmp_path, arguments, [run_steps_eagerly, None])
-    output = [process.communicate(timeout=120) for process in started]
+    output = [process.communicate(timeout=300) for process in started]
     for process in started:
         process.end()
     assert [process.returncode for process in started] == [0, 0], output
@@ -285,7 +285,7 @@ def test_collective_methods_agree_in_all_processes_also_after_a_restart(tmp_path
     ]
     command = [*torchrun, "--nproc-per-node", "2", "--max-restarts", "1", str(script), str(tmp_path)]
     environment = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "lo"}
-    output = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=120).stderr
+    output = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=300).stderr
     assert output.count("process 0 stops because another process has ended") == 1
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert (first.pop("main_first"), second.pop("main_first")) == ("main", "other, mark True")

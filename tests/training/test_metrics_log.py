@@ -118,5 +118,5 @@ def test_training_continues_when_standard_output_is_closed(
     process.stdout.close()
     said = process.stderr.read()
     assert said == "regard: the output is no longer read; training and its log continue\n"
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     assert log(tmp_path / "run")[-1]["step"] == 8

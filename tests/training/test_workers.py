@@ -119,7 +119,7 @@ def test_workers_end_with_their_run(
     assert len(workers) == 2
     for process in [*workers, training.pid] if all_processes else [training.pid]:
         os.kill(process, number)
-    _, errors = training.communicate(timeout=60)
+    _, errors = training.communicate(timeout=300)
     assert training.returncode == code, errors
     deadline = time.monotonic() + 60
     while any(map(runs, workers)) and time.monotonic() < deadline:
@@ -293,7 +293,7 @@ def test_worker_killed_before_the_first_step_leaves_no_files(short: Callable[...
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_command_whose_worker_is_killed_reports_one_sentence(training: Forked, tmp_path: Path) -> None:
     os.kill(children(training.pid)[1], signal.SIGKILL)
-    _, errors = training.communicate(timeout=60)
+    _, errors = training.communicate(timeout=300)
     assert training.returncode == 2
     assert re.fullmatch(r"regard: data worker \d .* saved at step \d+; the same command resumes from there\n", errors)
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
