@@ -172,6 +172,8 @@ def test_heads_of_an_image_equal_the_recorded_weights(client: TestClient, image_
     assert arrays["weights"] == pytest.approx(weights[1, 2], abs=1e-5)
     assert arrays["products"] == pytest.approx(arrays["k"] @ arrays["q"], rel=1e-3, abs=1e-4)
     assert post_image(client, "image_map", file, name=name, head=99).status_code == 400
+    error = post_image(client, "image_map", file, name=name, quantity="scores").json()["error"]
+    assert "the scores of different heads are not comparable and have no mean; choose a head" in error
     assert post_image(client, "image_arithmetic", file, name=name, head=0, query=999).status_code == 400
 
 

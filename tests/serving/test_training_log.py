@@ -24,6 +24,7 @@ def write_lines(run: Path, *lines: str) -> None:
 
 def test_log_is_read_in_parts_of_complete_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_log(tmp_path, 0).entries == []
+    assert checkpoint_steps(tmp_path) == []
     entries = [json.dumps({"step": step, "loss": 1 / step}) + "\n" for step in range(1, 6)]
     write_lines(tmp_path, *entries[:2], "no JSON\n", '["no entry"]\n', entries[2][:7])
     part = read_log(tmp_path, 0)

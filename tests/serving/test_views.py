@@ -16,6 +16,7 @@ from regard.inspection.interventions import scale_scores
 from regard.inspection.probe import probe
 from regard.inspection.translation import record_translation
 from regard.models.nat import NATransformer, NATransformerConfig
+from regard.models.vit import ViT, ViTConfig
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner, change_search
 from regard.serving.page_schemas import TokenGraphView
@@ -247,6 +248,17 @@ def test_positions_are_most_similar_to_themselves(runner: TranslationRunner) -> 
     ]
     assert arrays["encoding0"].shape[0] == 16
     assert np.diag(arrays["similarity0"]) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class"])
+def test_learned_positions_of_patches_are_shown_without_that_of_the_class_token(pooling: str) -> None:
+    model = ViT(ViTConfig.micro(3, image=16, patch=4, positions="learned", pooling=pooling))
+    content, arrays = unpack(view_positions(model, {"length": 3}))
+    assert content["encodings"] == [{"name": "positions", "kind": "Learned"}]
+    patches = model.positions.detach()[-16:].double()
+    assert arrays["encoding0"] == pytest.approx(patches.numpy(), abs=1e-4)
+    expected = torch.nn.functional.cosine_similarity(patches[:, None], patches, dim=-1)
+    assert arrays["similarity0"] == pytest.approx(expected.numpy(), abs=1e-3)
 
 
 @pytest.mark.parametrize(
