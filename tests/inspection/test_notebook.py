@@ -1,5 +1,6 @@
 """Objects that display themselves in a notebook: executed by a Jupyter kernel, and opened in a browser."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,10 @@ def test_hypotheses_show_tokens_and_alignment(translator: regard.Translator) -> 
     several = translator.hypotheses([f"{SENTENCE}! You buy tea"])[0][0]
     assert several._repr_html_().count("END") == 2
     assert "<b>&lt;b&gt;</b>" in Hypothesis("<b>", 0.0)._repr_html_()
+    assert "<small>a &lt; b</small>" in Hypothesis("x", 0.0, warning="a < b")._repr_html_()
+    subwords = ["x"] * 60
+    long = replace(best, source_subwords=subwords, alignment=[[0.0] * 61 for _ in best.labels])
+    assert f"alignment: {len(best.labels)} × 61" in long._repr_html_() and "<tr>" not in long._repr_html_()
 
 
 def test_markup_is_escaped(translator: regard.Translator) -> None:

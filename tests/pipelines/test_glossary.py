@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from regard import SearchSettings, Translator
+from regard import Constraints, SearchSettings, Translator
 from regard.data.text.glossary import find_target
 from regard.data.text.tokenizer import Tokenizer
 from regard.errors import UserError
 from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton, _decode
+from regard.pipelines.term_search import find_word
 from tests.conftest import OBJECTS, SUBJECTS, VERBS, Command, toy_pairs
 
 SOURCES = [pair.source for pair in toy_pairs()[::9]]
@@ -86,7 +87,6 @@ def test_terms_of_all_sentences_are_reported(translator: Translator) -> None:
 
 
 def test_terms_work_with_prefix_alignments_and_trees(translator: Translator) -> None:
-    from regard import Constraints
     from regard.data.text.glossary import Glossary
 
     found = translator.hypotheses(
@@ -98,6 +98,41 @@ def test_terms_work_with_prefix_alignments_and_trees(translator: Translator) -> 
     )[0][0]
     assert found.text.startswith("昨天") and "书" in found.text
     assert found.alignment is not None and len(found.alignment) == len(found.tokens) + 1 and found.tree
+
+
+def test_terms_and_required_phrases_are_both_kept(translator: Translator) -> None:
+    texts = ["I love apples", "You buy tea", "We see dogs", "I love apples"]
+    constraints = [*(Constraints(required=(phrase,)) for phrase in ("茶", "昨天", "茶")), Constraints()]
+    glossary = {"apples": "书", "tea": "不"}
+    settings = SearchSettings(beam=6)
+    found = [best for best, *_ in translator.hypotheses(texts, settings, constraints, glossary=glossary)]
+    assert [best.phrases for best in found] == [{"茶": True}, {"昨天": True}, {"茶": True}, {}]
+    assert [[use.kept for use in best.terms] for best in found] == [[True], [True], [], [True]]
+    for best, contained in zip(found, ("书茶", ["不", "昨天"], "茶", "书"), strict=True):
+        assert all(text in best.text for text in contained)
+    for text, one, best in zip(texts, constraints, found, strict=True):
+        assert translator.hypotheses([text], settings, one, glossary=glossary)[0][0].text == best.text
+
+
+@pytest.mark.parametrize(
+    ("text", "drops", "word"),
+    [
+        ("one two, three", {5: 2.0}, "two"),
+        ("one two, three", {0: 0.9, 9: 1.1}, "three"),
+        ("one two, three", {7: 2.0, 6: 1.1}, "two"),  # a comma and the letter before it
+        ("one two, three", {7: 2.0, 6: 0.9}, ""),
+        ("one two, three", {5: 0.9}, ""),
+        ("我喜欢书", {1: 2.0, 2: 1.0}, "喜欢"),
+        ("我喜欢书", {1: 2.2, 2: 1.0}, "喜"),
+        ("我喜欢书", {2: 2.0, 1: 1.5, 3: 1.5, 0: 1.2}, "我喜欢书"),
+    ],
+)
+def test_word_around_the_token_that_stands_for_a_term(text: str, drops: dict[int, float], word: str) -> None:
+    tokenizer = Tokenizer.train(["zz zz"] * 3, 262)  # a token for each byte
+    tokens = tokenizer.encode(text)
+    values = [drops.get(span[0], 0.0) for span in tokenizer.char_spans(tokens)]
+    start, end = find_word(tokens, values, tokenizer)
+    assert text[start:end] == word
 
 
 @pytest.mark.parametrize("settings", [{"mbr": "chrf"}, {"temperature": 1.0}])

@@ -68,3 +68,10 @@ def test_wrong_options_are_rejected_and_leave_no_file(
 def test_threshold_is_a_similarity() -> None:
     with pytest.raises(UserError, match="the threshold 0 of the memory is no similarity"):
         TranslationMemory([], 0)
+
+
+def test_number_of_sentences_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.pipelines.translation_memory.MAX_PAIRS", 2)
+    TranslationMemory([("a", "x"), ("b", "y"), ("a", "z"), (" ", "x")], 1)
+    with pytest.raises(UserError, match="a translation memory has at most 2 sentences"):
+        TranslationMemory([("a", "x"), ("b", "y"), ("c", "z")], 1)
