@@ -72,7 +72,7 @@ def look(
     device: Device = "auto",
 ) -> None:
     """Show the attention of a model's layers and heads while it translates, classifies or matches views."""
-    from regard.inspection.scene import check_output
+    from regard.inspection.attention_scene import check_output
     from regard.models.folder import find_model_folder, model_input_type
 
     settings = SearchOptions({"beam": beam, "iterations": iterations}, search).settings(run)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from regard.inspection.javascript import bundle_modules
+from regard.inspection.bundle_modules import bundle_modules
 from regard.inspection.words import replace_unprintable
 
 Floats = npt.NDArray[np.floating]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from regard.errors import UserError
+from regard.inspection.attention_scene import Scene
 from regard.inspection.interventions import bias_scores
-from regard.inspection.scene import Scene
 from regard.inspection.translation import translation_scene
 
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from torch import nn
 
 from regard.errors import UserError
-from regard.inspection.patches import GlobalAttention, Grid, WindowAttention, global_attention, window_attention
+from regard.inspection.image_attention import GlobalAttention, Grid, WindowAttention, global_attention, window_attention
 from regard.inspection.probe import AttentionRecord, check_heads, find_attentions
 from regard.models.swin import Swin
 from regard.models.vit import ViT

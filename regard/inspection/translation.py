@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from regard.errors import UserError
+from regard.inspection.attention_scene import Group, Scene, View
 from regard.inspection.probe import WEIGHTS_ONLY, AttentionRecord, Quantity, probe
-from regard.inspection.scene import Group, Scene, View
 from regard.inspection.words import END, continues_word, readable_labels
 from regard.models.nat import NATransformer
 

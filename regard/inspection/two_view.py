@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from regard.errors import UserError
-from regard.inspection.patches import Grid, check_patch
+from regard.inspection.image_attention import Grid, check_patch
 from regard.inspection.probe import probe
 from regard.models.croco import CroCo
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from regard.data.text.languages import ExpectedLanguage
-from regard.inspection.javascript import bundle_modules
+from regard.inspection.bundle_modules import bundle_modules
 from regard.serving import page_schemas, schemas
 from regard.serving.api import IMAGE_BODY
 from regard.serving.errors import ApiError, bad_request

@@ -10,9 +10,9 @@ from PIL import Image
 
 import regard
 from regard.data.images.preprocessing import VIEWS, open_view
+from regard.inspection.image_attention import global_attention
 from regard.inspection.maps import layer_weights, rollout
 from regard.inspection.overlay import overlays
-from regard.inspection.patches import global_attention
 from regard.inspection.two_view import SCALE, find_peaks
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import load_model, save_model

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from regard.inspection.scene import Scene, View
+from regard.inspection.attention_scene import Scene, View
 from regard.inspection.translation import MAP_AXES
 
 EVIL = "</script><script>alert(1)</script><!--<b>&amp;"

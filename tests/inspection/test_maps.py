@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.inspection.image_attention import attention_from, attention_received, reachable_region, windows_to_grid
 from regard.inspection.maps import distance, entropy, layer_weights, patch_map, rollout
-from regard.inspection.patches import attention_from, attention_received, reachable_region, windows_to_grid
 from regard.inspection.probe import probe
 from regard.models.swin import Swin, SwinConfig
 from regard.models.transformer import Transformer, TransformerConfig

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from regard import UserError, probe
+from regard.inspection.image_attention import global_attention, window_attention
 from regard.inspection.overlay import CAPTION_HEIGHT, MARGIN, draw_image_attention, overlay, overlays
-from regard.inspection.patches import global_attention, window_attention
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.inspection.attention_scene import Scene
 from regard.inspection.html import PAGE, pack, render_page
-from regard.inspection.scene import Scene
 from regard.inspection.words import readable_labels
 from tests.inspection.scenes import EVIL, make_scene
 

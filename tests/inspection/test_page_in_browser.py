@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import regard
-from regard.inspection.scene import Scene
+from regard.inspection.attention_scene import Scene
 from regard.inspection.translation import translation_scene
 from tests.browser import Visit
 from tests.inspection.scenes import EVIL

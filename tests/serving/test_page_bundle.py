@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from regard.inspection.javascript import bundle_modules, compact
+from regard.inspection.bundle_modules import bundle_modules, compact
 from regard.serving.page_api import read_page_files
 from tests.serving.page import Page
 

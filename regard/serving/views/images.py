@@ -12,8 +12,8 @@ from torch import Tensor
 from regard.data.images.preprocessing import Pixels, Resize, decode_image
 from regard.errors import UserError
 from regard.inspection.flow import record_flow
+from regard.inspection.image_attention import check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.interventions import scale_heads, scale_scores
-from regard.inspection.patches import check_patch, global_attention, patch_grid, window_attention
 from regard.inspection.probe import QUANTITIES, Quantity, check_heads, find_attentions, probe
 from regard.inspection.two_view import cross_attention_names
 from regard.models.croco import CroCo

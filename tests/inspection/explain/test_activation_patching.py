@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard.errors import UserError
-from regard.inspection.explain.patching import patch_activations
+from regard.inspection.explain.activation_patching import patch_activations
 
 
 @pytest.fixture(scope="module")
