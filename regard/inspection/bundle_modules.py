@@ -85,19 +85,25 @@ def compact(text: str) -> str:
 
 
 def _end_of_template(text: str, position: int) -> int:
-    """Return the position after a template whose content begins at a position; it may contain other templates."""
-    depth = 0
-    while depth or text[position : position + 1] != "`":
+    """Return the position after a template whose content begins at a position; it may contain other templates.
+
+    Braces in strings, comments or regular expressions inside `${...}` are counted as braces of the code, so they are
+    supported only in pairs.
+    """
+    brace_depth = 0  # open braces of the expression in ${...}; 0 in the text of the template
+    while brace_depth or text[position : position + 1] != "`":
         if position >= len(text):
             raise ValueError("a module with an unfinished template cannot be bundled")
         character = text[position]
         if character == "\\":
             position += 1
-        elif not depth and text.startswith("${", position):
-            depth, position = 1, position + 1
-        elif depth and character in "{}":
-            depth += 1 if character == "{" else -1
-        elif depth and character == "`":
+        elif not brace_depth and text.startswith("${", position):
+            brace_depth, position = 1, position + 1
+        elif brace_depth and character in "{}":
+            brace_depth += 1 if character == "{" else -1
+        elif brace_depth and character == "`":
+            # The content of the inner template begins after its first backquote; the last line of the loop steps over
+            # its second one.
             position = _end_of_template(text, position + 1) - 1
         position += 1
     return position + 1

@@ -114,23 +114,27 @@ def patch_activations(
         pieces, label = choose_alternative(translator, chosen, contrast)
     clean, corrupted = (WordScore(model, one, pieces) for one in (chosen, other_word))
     with evaluation_mode(model):
-        x, y = clean.embed(), corrupted.embed()
+        clean_inputs, corrupted_inputs = clean.embed(), corrupted.embed()
         with record_states(model) as states:
-            score = float(clean(x[None]))
-        other_score = float(corrupted(y[None]))
-        if abs(score - other_score) < SMALLEST_DIFFERENCE:
+            clean_score = float(clean(clean_inputs[None]))
+        corrupted_score = float(corrupted(corrupted_inputs[None]))
+        if abs(clean_score - corrupted_score) < SMALLEST_DIFFERENCE:
             raise UserError(
                 f"both sentences prefer {chosen.label} to {label} alike; choose a word whose translation differs"
             )
-        # The first pass is that of the word; a pass for the contrast follows.
+        # A score needs two forward passes, of the word and of its contrast. Both are patched with the states of the
+        # first: the encoder reads the same source, and on the prefix causality makes the decoder states equal.
         encoder_states = states.encoder[1 : len(model.encoder) + 1]
         decoder_states = states.decoder[1 : len(model.decoder) + 1]
         S, P = len(chosen.source), len(chosen.prefix)
-        rows = y.repeat(S, 1, 1)
-        rows[range(S), range(S)] = x[:S]
-        encoder = [_values(corrupted, rows), *_patch(model.encoder, encoder_states, corrupted, y, S)]
-        # Both runs read the same prefix, so its embeddings restore nothing.
-        decoder = [np.full(P, other_score), *_patch(model.decoder, decoder_states, corrupted, y, P)]
+        encoder = [
+            _patch_embeddings(corrupted, clean_inputs, corrupted_inputs, S),
+            *_patch_blocks(model.encoder, encoder_states, corrupted, corrupted_inputs, S),
+        ]
+        decoder = [
+            np.full(P, corrupted_score),  # both runs read the same prefix, so its embeddings restore nothing
+            *_patch_blocks(model.decoder, decoder_states, corrupted, corrupted_inputs, P),
+        ]
     config, vocabularies = model.config, translator.vocabularies
     return PatchingMap(
         word=chosen.label,
@@ -138,10 +142,10 @@ def patch_activations(
         source=label_tokens(vocabularies.source, chosen.source, config),
         other_source=label_tokens(vocabularies.source, other_word.source, config),
         prefix=label_tokens(vocabularies.target, chosen.prefix, config),
-        score=score,
-        other_score=other_score,
-        encoder=(np.stack(encoder) - other_score) / (score - other_score),
-        decoder=(np.stack(decoder) - other_score) / (score - other_score),
+        score=clean_score,
+        other_score=corrupted_score,
+        encoder=_restored_shares(encoder, clean_score, corrupted_score),
+        decoder=_restored_shares(decoder, clean_score, corrupted_score),
     )
 
 
@@ -170,24 +174,37 @@ def _most_probable(translator: Any, model: Transformer, word: TargetWord) -> tup
     return (token,), label_tokens(translator.vocabularies.target, [token], model.config)[0]
 
 
-def _patch(
-    modules: Iterable[nn.Module], states: Sequence[Tensor], score: WordScore, x: Tensor, positions: int
+def _patch_embeddings(score: WordScore, clean_inputs: Tensor, inputs: Tensor, positions: int) -> Floats:
+    """Return the score with the embedding of each of the first positions replaced by that of the clean sentence."""
+    rows = inputs.repeat(positions, 1, 1)
+    rows[range(positions), range(positions)] = clean_inputs[:positions]
+    return _score_rows(score, rows)
+
+
+def _patch_blocks(
+    modules: Iterable[nn.Module], states: Sequence[Tensor], score: WordScore, inputs: Tensor, positions: int
 ) -> Iterator[Floats]:
     """Yield, for each module, the score with its output replaced at each of the first positions."""
-    rows = rows_per_pass(len(x))
+    rows = rows_per_pass(len(inputs))
     for module, state in zip(modules, states, strict=True):
-        values = []
+        scores = []
         for first in range(0, positions, rows):
-            batch = x.expand(min(rows, positions - first), -1, -1)
+            batch = inputs.expand(min(rows, positions - first), -1, -1)
             with _replace_one_position_per_row(module, state, first):
-                values.append(_values(score, batch))
-        yield np.concatenate(values)
+                scores.append(_score_rows(score, batch))
+        yield np.concatenate(scores)
 
 
-def _values(score: WordScore, x_BNW: Tensor) -> Floats:
+def _restored_shares(scores: Sequence[Floats], clean_score: float, corrupted_score: float) -> Floats:
+    """Return which share of the difference between both sentences the scores of patched runs restore."""
+    shares: Floats = (np.stack(scores) - corrupted_score) / (clean_score - corrupted_score)
+    return shares
+
+
+def _score_rows(score: WordScore, x_BNW: Tensor) -> Floats:
     parts = [score(part) for part in torch.split(x_BNW, rows_per_pass(x_BNW.shape[1]))]
-    values: Floats = torch.cat(parts).double().cpu().numpy()
-    return values
+    scores: Floats = torch.cat(parts).double().cpu().numpy()
+    return scores
 
 
 @contextmanager

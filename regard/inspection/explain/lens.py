@@ -113,19 +113,19 @@ class States:
 
 @contextmanager
 def record_states(model: Transformer) -> Iterator[States]:
-    """Records the states between the blocks of both stacks during the next forward pass."""
+    """Records the states between the blocks of both stacks in every forward pass within the block, in order."""
     states = States([], [])
 
-    def keep(states: list[Tensor]) -> Any:
-        return lambda module, arguments, output: states.append(output.detach())
+    def append_to(stack_states: list[Tensor]) -> Any:
+        return lambda module, arguments, output: stack_states.append(output.detach())
 
     with ExitStack() as stack:
-        for embedding, blocks, kept in (
+        for embedding, blocks, stack_states in (
             (model.source_embedding, model.encoder, states.encoder),
             (model.target_embedding, model.decoder, states.decoder),
         ):
             for module in (embedding, *blocks):
-                stack.callback(module.register_forward_hook(keep(kept)).remove)
+                stack.callback(module.register_forward_hook(append_to(stack_states)).remove)
         yield states
 
 
