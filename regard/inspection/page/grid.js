@@ -11,7 +11,7 @@ export class HeadGrid {
     this.cells = new Map();
     this.onSelect = onSelect;
     this.observer = new IntersectionObserver((entries) => entries.forEach((entry) => this.appear(entry)), {
-      rootMargin: "120px",
+      rootMargin: "800px",
     });
     for (const group of groups) container.append(this.makeGroup(group, strings));
     container.addEventListener("keydown", (event) => this.moveFocus(event));

@@ -11,7 +11,10 @@ export function colourOfHead(head) {
   return `rgb(${COLOURS[head % COLOURS.length].join(" ")})`;
 }
 
-/** Return a canvas with one pixel per weight, in which the colours of the heads are mixed. */
+/**
+ * Return a canvas with one pixel per weight. Its colour is the mean of the colours of the heads, weighted by their weights, and
+ * its opacity is that of the largest weight, so that many heads are not darker than one.
+ */
 export function paintHeads(maps, heads, dark) {
   const [{ rows, columns }] = maps;
   const canvas = document.createElement("canvas");
@@ -20,16 +23,14 @@ export function paintHeads(maps, heads, dark) {
   const image = context.createImageData(columns, rows);
   const high = Math.max(...maps.map((map) => map.high));
   const paper = dark ? PAPER.dark : PAPER.light;
+  const colours = heads.map((head) => COLOURS[head % COLOURS.length]);
   for (let i = 0; i < rows * columns; i++) {
-    const mixed = [...paper];
-    maps.forEach((map, number) => {
-      const share = Math.min(1, Math.abs(map.values[i] || 0) / high) ** GAMMA;
-      const colour = COLOURS[heads[number] % COLOURS.length];
-      // Like ink on white paper, or like light on a dark screen.
-      for (let c = 0; c < 3; c++) {
-        if (dark) mixed[c] = 255 - (255 - mixed[c]) * (1 - (share * colour[c]) / 255);
-        else mixed[c] *= 1 - share * (1 - colour[c] / 255);
-      }
+    const weights = maps.map((map) => Math.abs(map.values[i] || 0));
+    const total = weights.reduce((sum, weight) => sum + weight, 0) || 1;
+    const opacity = Math.min(1, Math.max(...weights) / high) ** GAMMA;
+    const mixed = paper.map((background, c) => {
+      const mean = colours.reduce((sum, colour, number) => sum + (weights[number] / total) * colour[c], 0);
+      return background + opacity * (mean - background);
     });
     image.data.set([...mixed, 255], 4 * i);
   }
