@@ -58,7 +58,7 @@ def test_number_of_terms_is_limited() -> None:
 
 def test_page_applies_a_glossary_and_keeps_it_in_the_link(page: Page) -> None:
     page.page.locator(".glossary summary").click()
-    field = page.page.get_by_label("Glossary")
+    field = page.page.get_by_label("Prescribe the translation of terms")
     field.fill("apple = 书\ntea")
     field.blur()
     page.wait_until(lambda: page.text(".translation:not(.whole)") == "我喜欢书")

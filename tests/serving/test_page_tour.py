@@ -55,6 +55,53 @@ def test_stop_of_the_tour_is_part_of_the_link(page: Page, browser: Any) -> None:
         other.wait_until_ready("overview")
 
 
+def test_stop_without_its_model_shows_how_to_train_one(page: Page) -> None:
+    def drop_other_kinds(route: Any) -> None:
+        models = [model for model in route.fetch().json()["models"] if model["name"] == "toy"]
+        route.fulfill(json={"models": models})
+
+    page.page.route("**/api/models", drop_other_kinds)
+    page.page.goto(f"{page.url}/#overview?model=toy&tour=13")
+    page.page.reload()
+    page.wait_until_ready("overview")
+    page.click("Next", exact=True)
+    page.wait_until(lambda: "has no non-autoregressive translator" in page.text("#tour"))
+    page.wait_until_ready("beam")
+    assert page.page.locator("#panel .card").count() == 0  # neither the previous section nor a beam search
+    assert "model.kind=nat" in page.text("#tour pre")
+    page.open("beam")
+    assert page.page.locator("#panel .tree").is_visible()
+    page.page.locator("#tour .primary").click()
+    page.wait_until(lambda: page.text("#tour h2").startswith("15 / "))
+
+
+def test_stop_starts_with_its_settings_and_can_be_shown_again(page: Page) -> None:
+    page.open("arithmetic")
+    page.click("2 q·k")
+    page.click("Guided tour")
+    page.wait_until_ready("overview")
+    page.page.locator(".flow-block").first.click()
+    page.wait_until_ready("translate")
+    assert page.text("#tour h2").startswith("1 / ")
+    assert "You have opened something else" in page.text("#tour")
+    page.click("Show this stop again")
+    page.wait_until_ready("overview")
+    page.wait_until(lambda: "You have opened something else" not in page.text("#tour"))
+    page.click("Next", exact=True)
+    page.wait_until(lambda: page.page.locator(".steps [aria-pressed=true]").count())
+    assert page.text(".steps [aria-pressed=true]").startswith("5 ")
+    page.page.get_by_label("÷ √4").uncheck()
+    page.click("Next", exact=True)
+    page.wait_until(lambda: page.text(".steps [aria-pressed=true]").startswith("3 "))
+    assert page.page.get_by_label("÷ √4").is_checked()
+    page.click("Back")
+    page.wait_until(lambda: page.text("#tour h2").startswith("2 / "))
+    page.open("overview")
+    page.page.locator("#tour").get_by_label("End the tour").click()
+    page.open("arithmetic")
+    assert page.text(".steps [aria-pressed=true]").startswith("2 ")  # as before the tour
+
+
 @pytest.mark.parametrize("section", [*TEXT_SECTIONS, "training"])
 def test_every_section_explains_itself_in_both_languages(page: Page, section: str) -> None:
     page.open(section)

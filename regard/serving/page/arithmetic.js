@@ -5,7 +5,7 @@ import { formatNumber } from "./description.js";
 import { create, createButton, createField, createScroller, createSelect } from "./dom.js";
 import { defaultView, loadHeads } from "./heads.js";
 import { sliceArray } from "./packet.js";
-import { showToyExample } from "./toy_example.js";
+import { resetToyExample, showToyExample } from "./toy_example.js";
 import { drawVector } from "./vector.js";
 
 const STEPS = ["project", "product", "scale", "mask", "softmax", "values", "concatenate", "add", "transform"];
@@ -25,6 +25,7 @@ async function show(container, page, signal) {
   const card = create("section", { class: "card" });
   const toyCard = create("section", { class: "card toy" });
   container.append(card, toyCard);
+  if (page.isStateGiven) resetToyExample();
   showToyExample(toyCard, strings);
   const heads = await loadHeads(page.model.name, page.sentence, signal);
   if (!signal.aborted) await showArithmetic(card, page, heads, signal);
@@ -85,7 +86,8 @@ function createSteps(packet, page) {
     page.saveView({ replace: true });
     if (follow) scrollToStep(scroll, outputs);
   };
-  STEPS.forEach((name, i) => buttons.append(createButton(`${i + 1} ${strings.stepNames[name]}`, () => go(i))));
+  const names = { ...strings.stepNames, project: `${inputName(packet.content)}·W`, ...(packet.content.pre_norm && { add: strings.blocks.add }) };
+  STEPS.forEach((name, i) => buttons.append(createButton(`${i + 1} ${names[name]}`, () => go(i))));
   [...buttons.children].forEach((button, step) => {
     button.hidden = !available.includes(step);
   });
@@ -140,7 +142,7 @@ function createTable({ content, arrays }, strings) {
 }
 
 /** Create the output of the head, the outputs of all heads, and the result of the output projection. */
-function createOutputs({ arrays }, strings) {
+function createOutputs({ content, arrays }, strings) {
   const { heads, output, residual, update, added, hidden, transformed } = arrays;
   const strip = (title, { values }) => [create("h3", { text: title }), drawVector(values, largest(values), 4)];
   const maximum = largest(heads.values);
@@ -151,7 +153,7 @@ function createOutputs({ arrays }, strings) {
   });
   const block = !added ? [] : [
     create("div", { "data-step": 7 },
-      ...strip(strings.residual, residual), ...strip(strings.update, update), ...strip(strings.added, added)),
+      ...strip(strings.residual(content), residual), ...strip(strings.update, update), ...strip(strings.added, added)),
     create("div", { "data-step": 8 }, ...strip(strings.hidden, hidden), ...strip(strings.transformed, transformed)),
   ];
   return create("div", { class: "outputs" },
@@ -219,7 +221,13 @@ function formulaOfProjection(name, part, best, { content, arrays }) {
   const token = part === 0 ? content.rows[state.query] : content.columns[best];
   const bias = biases.values[part] ? ` + ${formatNumber(biases.values[part])}` : "";
   const rotation = content.rotary && part < 2 ? " ↻" : "";
-  return `${name}₀(${token}) = x·W_${name.toUpperCase()} = ${terms.join(" + ")} + …${bias}${rotation} = ${formatNumber(result.values[0])}`;
+  const symbol = part > 0 && content.cross ? "h" : inputName(content);
+  return `${name}₀(${token}) = ${symbol}·W_${name.toUpperCase()} = ${terms.join(" + ")} + …${bias}${rotation} = ${formatNumber(result.values[0])}`;
+}
+
+/** Return the symbol of the input of the projections: x̂ is x after LayerNorm. */
+function inputName({ pre_norm: isPreNorm }) {
+  return isPreNorm ? "x̂" : "x";
 }
 
 /** Return the sum of the residual connection and what LayerNorm makes of it, for feature 0. */

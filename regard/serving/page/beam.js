@@ -81,10 +81,16 @@ function showTree(card, controls, { text, tree, settings }, page, change, signal
   });
   card.append(
     create("p", { class: "translation", text }),
-    stepper.element, readout, scroll,
-    create("p", { class: "hint", text: strings.treeHint }));
+    stepper.element, readout, scroll, createLegend(strings));
   stepper.go(state.step === null ? lastStep : page.limit(strings.stepField, state.step, lastStep + 1));
   follow = true;
+}
+
+/** Create a sample box for each kind of hypothesis. */
+function createLegend({ treeKinds, treeHint }) {
+  const keys = Object.entries(treeKinds).map(([kind, text]) =>
+    create("span", { class: "field" }, create("span", { class: `tree-key ${kind}`, text: "−1.2", "aria-hidden": "true" }), text));
+  return create("div", { class: "bar hint tree-legend" }, ...keys, create("span", { text: treeHint }));
 }
 
 /** Keep the shown step in the address; the last step is the initial one. */

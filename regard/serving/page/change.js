@@ -38,8 +38,8 @@ async function show(container, page, signal) {
   const { translation: original, heads } = await request("inspect/change", body, signal);
   if (signal.aborted) return;
   dropUnknownHeads(heads, page);
-  const originalLine = createLine(strings.original);
-  const changedLine = createLine(strings.changed);
+  const originalLine = createLine(strings.original, strings);
+  const changedLine = createLine(strings.changed, strings);
   const summary = create("p", { class: "readout", "aria-live": "polite" });
   originalLine.show(original);
   results.append(originalLine.element, changedLine.element, summary);
@@ -172,14 +172,14 @@ function createSearchControls(model, strings, change) {
  * Create a line for a translation. `show(translation, otherLabels, tag)` marks the tokens that are not shared with another
  * translation as inserted or deleted, and returns their number.
  */
-function createLine(title) {
+function createLine(title, strings) {
   const tokens = create("p", { class: "tokens target" });
   const score = create("span", { class: "hint" });
   const bar = create("div", { class: "bar" }, create("h3", { text: title }), score);
   const element = create("div", { class: "line" }, bar, tokens);
   const show = ({ labels, probabilities, score: value }, otherLabels = labels, tag = "span") => {
     const shared = sharedPositions(labels, otherLabels);
-    score.textContent = formatNumber(value);
+    score.textContent = strings.scoreOf(formatNumber(value));
     tokens.replaceChildren(...labels.map((label, i) => {
       const [name, className] = shared.has(i) ? ["span", "token"] : [tag, "token changed"];
       return create(name, { class: className, text: label, title: `${(100 * probabilities[i]).toFixed(0)}%` });

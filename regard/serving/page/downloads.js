@@ -3,7 +3,6 @@
 import { requestText } from "./api.js";
 import { create, createButton } from "./dom.js";
 import { panelToCsv } from "./panel_data.js";
-import { panelToSvg, svgToPng } from "./panel_svg.js";
 
 const MAX_NAME = 60;
 
@@ -51,11 +50,13 @@ async function saveLook({ model, sentence }) {
   saveFile(new Blob([text], { type: "text/html" }), "look.html");
 }
 
-function saveSvg(panel, title) {
+async function saveSvg(panel, title) {
+  const { panelToSvg } = await import("./panel_svg.js"); // most visits do without it
   saveFile(new Blob([panelToSvg(panel)], { type: "image/svg+xml" }), `${title}.svg`);
 }
 
 async function savePng(panel, title) {
+  const { panelToSvg, svgToPng } = await import("./panel_svg.js");
   saveFile(await svgToPng(panelToSvg(panel)), `${title}.png`);
 }
 

@@ -1,6 +1,6 @@
 // The page: a model, a sentence, and tabs for the sections. Only the open section sends requests.
 
-import { choice, formatAddress, integer, parseAddress, readState, text as textParameter } from "./address.js";
+import { choice, formatAddress, initialState, integer, parseAddress, readState, text as textParameter } from "./address.js";
 import { request, setApiKey, setErrorStrings } from "./api.js";
 import { create, debounce } from "./dom.js";
 import { EXAMPLES } from "./image_examples.js";
@@ -71,6 +71,10 @@ let linkedImage = null;
 /** Shown stop of the guided tour, counted from 1; null if it is closed. */
 let tourStop = null;
 let shownStop = Promise.resolve();
+/** Whether the server has no model for the shown stop, so that there is nothing to show but its text. */
+let isStopMissing = false;
+/** States of the sections before the tour, by id; null if it is closed. */
+let statesBeforeTour = null;
 
 /** Show the open section again, and cancel requests of the previous one. */
 async function show() {
@@ -84,16 +88,7 @@ async function show() {
   element("panel").replaceChildren(container);
   showMessage("");
   try {
-    const isText = openSection.readsText && page.model.sections.includes("translate");
-    const reason = (page.second ? "" : whyUnavailable(openSection)) || (isText && !page.text.trim() ? page.strings.blank : "");
-    if (reason) container.append(create("p", { class: "card unavailable", text: reason }));
-    else {
-      if (isText) page.sentence = await chooser.show(page, signal);
-      else await selectLinkedImage();
-      const prose = page.strings.prose[openSection.id]?.(page.model);
-      if (prose) container.append(create("p", { class: "prose", text: prose }));
-      if (!signal.aborted) await showModels(container, signal);
-    }
+    if (!isStopMissing) await showSection(container, signal);
   } catch (error) {
     if (signal.aborted) return;
     showError(error);
@@ -102,6 +97,21 @@ async function show() {
   saveView({ replace: true });
   isLinked = isStateGiven = false;
   document.documentElement.dataset.ready = openSection.id;
+}
+
+/** Show the open section, or why the model does not support it. */
+async function showSection(container, signal) {
+  const isText = openSection.readsText && page.model.sections.includes("translate");
+  const reason = (page.second ? "" : whyUnavailable(openSection)) || (isText && !page.text.trim() ? page.strings.blank : "");
+  if (reason) {
+    container.append(create("p", { class: "card unavailable", text: reason }));
+    return;
+  }
+  if (isText) page.sentence = await chooser.show(page, signal);
+  else await selectLinkedImage();
+  const prose = page.strings.prose[openSection.id]?.(page.model);
+  if (prose) container.append(create("p", { class: "prose", text: prose }));
+  if (!signal.aborted) await showModels(container, signal);
 }
 
 /** Show the open section for the model, or for both models. */
@@ -160,7 +170,7 @@ function updateFrame() {
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   fillToolbar(element("toolbar"), element("panel"), page, () => goToStop(1));
-  if (model) shownStop = showStop(element("tour"), tourStop, page, goToStop).catch(showError);
+  if (model) shownStop = showStop(element("tour"), tourStop, page, openSection.id, goToStop).catch(showError);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
@@ -202,9 +212,10 @@ function showError(error) {
   element("key").focus();
 }
 
-/** Open a section. `values` change its state. */
-function open(section, values = {}) {
+/** Open a section. `values` change its state. With `isEmpty`, show only that it is open. */
+function open(section, values = {}, isEmpty = false) {
   openSection = section;
+  isStopMissing = isEmpty;
   Object.assign(section.state ?? {}, values);
   isStateGiven = Object.keys(values).length > 0;
   page.text = element("text").value;
@@ -214,27 +225,56 @@ function open(section, values = {}) {
 }
 
 /** Open a section by its id. */
-function openById(id, values) {
+function openById(id, values, isEmpty) {
   const section = SECTIONS.find((one) => one.id === id);
-  if (section) open(section, values);
+  if (section) open(section, values, isEmpty);
 }
 
-/** Open a stop of the guided tour, with a model that suits it; null ends the tour. */
+/** Open a stop of the guided tour, with a model that suits it and initial settings; null ends the tour. */
 function goToStop(number) {
   tourStop = number;
-  const stop = STOPS[number - 1];
-  const model = stop && modelOfStop(stop, page);
-  if (!model) {
-    saveView();
-    updateFrame();
-  } else {
-    page.model = model;
-    element("model").value = model.name;
-    if (!element("text").value.trim()) element("text").value = DEFAULT_TEXT;
-    if (!selectedImage(model)) [linkedImage] = EXAMPLES;
-    openById(stop.section, stop.state);
+  if (number === null) {
+    endTour();
+    return;
   }
-  if (number) shownStop.then(() => element("tour").querySelector(".primary")?.focus({ preventScroll: true }));
+  statesBeforeTour ??= copyStates();
+  resetStates();
+  const stop = STOPS[number - 1];
+  const model = modelOfStop(stop, page);
+  page.model = model ?? page.model;
+  element("model").value = page.model.name;
+  if (!element("text").value.trim()) element("text").value = DEFAULT_TEXT;
+  if (!selectedImage(page.model)) [linkedImage] = EXAMPLES;
+  openById(stop.section, stop.state, !model);
+  shownStop.then(() => element("tour").querySelector(".primary")?.focus({ preventScroll: true }));
+}
+
+/** Close the tour; the shown view stays. */
+function endTour() {
+  restoreStates();
+  if (isStopMissing) {
+    open(whyUnavailable(openSection) ? defaultSection() : openSection);
+    return;
+  }
+  saveView();
+  updateFrame();
+}
+
+/** Give the sections, except the open one, the settings that they had before the tour. */
+function restoreStates() {
+  if (statesBeforeTour) resetStates(statesBeforeTour, openSection);
+  statesBeforeTour = null;
+}
+
+function copyStates() {
+  return Object.fromEntries(SECTIONS.map(({ id, state = {} }) => [id, structuredClone(state)]));
+}
+
+/** Set the states of all sections but one to `states`, by id, or else to their initial values. */
+function resetStates(states = {}, except = null) {
+  for (const section of SECTIONS) {
+    if (section !== except) Object.assign(section.state ?? {}, states[section.id] ?? initialState(section.parameters ?? {}));
+  }
 }
 
 /** Write the view to the address: as a new entry of the history, or, with `replace`, in place of the current one. */
@@ -263,6 +303,7 @@ function readAddress() {
   shownAddress = location.hash;
   showNotice("");
   isLinked = isStateGiven = Boolean(values);
+  isStopMissing = false;
   if (values) {
     const shared = {};
     const { parameters = {}, state = {} } = openSection;
@@ -277,7 +318,10 @@ function readAddress() {
     chooser.choose(element("text").value, shared.sentence);
     linkedImage = shared.image;
     tourStop = shared.tour;
+    if (tourStop === null) restoreStates();
     if (!section) openSection = defaultSection();
+    const stop = STOPS[tourStop - 1];
+    isStopMissing = stop?.section === openSection.id && !modelOfStop(stop, page);
   }
   showNotice(problems.join(" "));
 }

@@ -123,7 +123,8 @@ const STRINGS = {
     translationComplete: (step) =>
       `The translation is complete at step ${step}. Later steps only confirm that no other hypothesis can win.`,
     pointAtHypothesis: "Point at a hypothesis to see its score.",
-    treeHint: "Solid: kept. Bold: translation. Dashed: dropped. Columns are sorted by score. Use the arrow keys to step.",
+    treeKinds: { won: "in the translation", kept: "kept", ended: "ended", dropped: "dropped" },
+    treeHint: "The number is the score; each column is sorted by it. Lines lead to the next token. Use the arrow keys to step.",
     outcomes: {
       kept: "kept",
       ended: "ended: among the best",
@@ -141,6 +142,7 @@ const STRINGS = {
 
     changeTitle: "What if",
     original: "Original",
+    scoreOf: (score) => `score ${score}`,
     changed: "Changed",
     editText: "Text",
     changes: (removed, added) => `Tokens removed: ${removed}; added: ${added}.`,
@@ -165,6 +167,7 @@ const STRINGS = {
       Rotary2D: "2-D rotary",
       Diagonal: "diagonal",
     },
+    encodingNames: { "diagonal-scaled": "diagonal, counting" },
     noPositions: "This model has no position encoding.",
     encodingTitle: "Encoding",
     similarityTitle: "Cosine similarity of positions",
@@ -328,7 +331,8 @@ const STRINGS = {
     pause: "暂停",
     translationComplete: (step) => `译文在第 ${step} 步完成。之后的步骤只是确认没有其他候选能胜出。`,
     pointAtHypothesis: "指向一个候选，查看其得分。",
-    treeHint: "实线：保留。粗体：译文。虚线：舍弃。每列按得分排序。用方向键逐步查看。",
+    treeKinds: { won: "属于译文", kept: "保留", ended: "已结束", dropped: "舍弃" },
+    treeHint: "数字是得分，每列按得分排序；连线通向下一个词元。用方向键逐步查看。",
     outcomes: {
       kept: "保留",
       ended: "结束：属于最佳结果",
@@ -353,6 +357,7 @@ const STRINGS = {
 
     changeTitle: "假设分析",
     original: "原译文",
+    scoreOf: (score) => `得分 ${score}`,
     changed: "修改后",
     editText: "文本",
     changes: (removed, added) => `删去 ${removed} 个词元，新增 ${added} 个词元。`,
@@ -377,6 +382,7 @@ const STRINGS = {
       Rotary2D: "二维旋转编码",
       Diagonal: "对角编码",
     },
+    encodingNames: { "diagonal-scaled": "计数的对角编码" },
     noPositions: "此模型没有位置编码。",
     encodingTitle: "编码",
     similarityTitle: "位置之间的余弦相似度",

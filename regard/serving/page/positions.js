@@ -61,7 +61,8 @@ function createComparison(page, signal) {
 
 function createCard(encoding, arrays, i, page, fact) {
   const { strings } = page;
-  const title = `${encoding.name} · ${strings.encodings[encoding.kind] ?? encoding.kind}`;
+  const kind = strings.encodings[encoding.kind] ?? encoding.kind;
+  const title = fact ? strings.encodingNames[encoding.name] ?? kind : `${encoding.name} · ${kind}`; // compared ones have no module
   const pictures = create("div", { class: "pictures" },
     createPicture(strings.encodingTitle, arrayToMap(arrays[`encoding${i}`]), 620, [strings.positionAxis, strings.featureAxis]),
     createPicture(strings.similarityTitle, arrayToMap(arrays[`similarity${i}`]), 420, [strings.positionAxis, strings.positionAxis]));

@@ -37,8 +37,10 @@ export const STRINGS = {
     },
     /** By step of the arithmetic; called with the results. */
     stepProse: {
-      project: ({ rotary }) => "The vector x of each token is multiplied by three learned matrices: q is what this position looks for, k what "
-        + "each token offers, v what it hands over." + (rotary ? " q and k are then rotated (↻) by an angle that depends on their position." : ""),
+      project: ({ rotary, cross, pre_norm: isPreNorm }) => (isPreNorm
+        ? "This model first normalises the vector x of a token: x̂ = LayerNorm(x). x̂ is" : "The vector x of a token is")
+        + " multiplied by three learned matrices: q is what this position looks for, k what each token offers, v what it hands over."
+        + (cross ? " In cross-attention, k and v are computed from h, the encoder output." : "") + (rotary ? " q and k are then rotated (↻) by an angle that depends on their position." : ""),
       product: () => "The dot product q·k is large if what is looked for and what is offered point in the same direction. "
         + "The formula shows the key with the largest weight.",
       scale: () => "A sum of d products grows with √d. Dividing by √d keeps softmax out of its flat ends, where one weight is 1 "
@@ -56,7 +58,7 @@ export const STRINGS = {
       transform: () => "At the end of the layer, every position by itself passes through two linear layers with an activation between them. "
         + "Attention moves information between positions; the feed-forward layer works on it.",
     },
-    residual: "x, before the sublayer",
+    residual: ({ pre_norm: isPreNorm }) => (isPreNorm ? "x, before LayerNorm and the sublayer" : "x, before the sublayer"),
     update: "y, what attention adds",
     added: "the result",
     hidden: "inside the feed-forward layer, after the activation",
@@ -89,7 +91,10 @@ export const STRINGS = {
         + (sections.includes("attention") ? "下方是每个检查点的注意力，可以看到注意力图怎样形成。" : ""),
     },
     stepProse: {
-      project: ({ rotary }) => "每个词元的向量 x 分别乘以三个学到的矩阵：q 表示这个位置在找什么，k 表示每个词元能提供什么，v 是它交出的内容。"
+      project: ({ rotary, cross, pre_norm: isPreNorm }) => (isPreNorm
+        ? "此模型先把词元的向量 x 归一化，得到 x̂ = LayerNorm(x)。x̂ " : "词元的向量 x ")
+        + "分别乘以三个学到的矩阵：q 表示这个位置在找什么，k 表示每个词元能提供什么，v 是它交出的内容。"
+        + (cross ? "在交叉注意力里，k 和 v 由编码器的输出 h 算出。" : "")
         + (rotary ? "然后 q 和 k 按位置旋转一个角度（↻）。" : ""),
       product: () => "要找的和能提供的方向一致，点积 q·k 就大。算式取权重最大的键。",
       scale: () => "d 个乘积之和随 √d 增大。除以 √d，softmax 就不会落到两端平坦的地方；在那里，某个权重已经是 1，再也学不到什么。",
@@ -101,7 +106,7 @@ export const STRINGS = {
         + (isPreNorm ? "此模型在每个子层的输入处做归一化，所以这里不再归一化。" : "然后层归一化把向量调整为均值 0、标准差 1，这样才能叠加许多层。"),
       transform: () => "一层的最后，每个位置单独经过两个线性层，中间有激活函数。注意力在位置之间传递信息，前馈网络再加工这些信息。",
     },
-    residual: "x：子层之前",
+    residual: ({ pre_norm: isPreNorm }) => (isPreNorm ? "x：归一化和子层之前" : "x：子层之前"),
     update: "y：注意力加上的内容",
     added: "结果",
     hidden: "前馈网络内部，激活函数之后",

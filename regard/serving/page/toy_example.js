@@ -3,7 +3,7 @@
 import { create, createField, createSlider } from "./dom.js";
 
 const MATRICES = ["q", "k", "v"];
-const state = {
+const INITIAL = {
   q: [[1, 0, 1, 0], [0, 1, 0, 1]],
   k: [[1, 0, 1, 0], [0, 1, 0, 1]],
   v: [[1, 2, 3, 4], [4, 3, 2, 1]],
@@ -11,6 +11,12 @@ const state = {
   causal: false,
   sharpness: 1,
 };
+let state = structuredClone(INITIAL);
+
+/** Restore the first numbers and settings. */
+export function resetToyExample() {
+  state = structuredClone(INITIAL);
+}
 
 /** Return all intermediate results of softmax(q kᵀ · scale) v. */
 export function attend({ q, k, v, scaled, causal, sharpness }) {

@@ -26,8 +26,7 @@ async function show(container, page, signal) {
   const change = (values) => {
     Object.assign(state, values);
     page.saveView();
-    container.replaceChildren();
-    return show(container, page, signal);
+    page.reload();
   };
   container.append(createGlossaryField(state.glossary, strings, (glossary) => change({ glossary })));
   container.append(...createScriptFields(model, strings, change));

@@ -2,7 +2,7 @@
 
 export const STRINGS = {
   en: {
-    glossary: "Glossary",
+    glossary: "Prescribe the translation of terms",
     glossaryExample: "apple = 苹果",
     glossaryHint: "One term per line: the source term, = and its translation. Inflected forms of the term are found too.",
     glossaryInvalid: (line) => `Line ${line} has no translation: write the source term, = and its translation.`,
@@ -40,7 +40,7 @@ export const STRINGS = {
     },
   },
   zh: {
-    glossary: "术语表",
+    glossary: "指定术语的译法",
     glossaryExample: "apple = 苹果",
     glossaryHint: "每行一条：源语言术语、=、译法。术语的屈折变化形式也会匹配。",
     glossaryInvalid: (line) => `第 ${line} 行缺少译法，应写成：源语言术语 = 译法。`,

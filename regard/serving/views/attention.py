@@ -81,7 +81,11 @@ def arithmetic_packet(
     }
     if flow is not None:
         block = flow.module(name.rpartition(".")[0])
-        content |= {"pre_norm": block.pre_norm, "activation": block.feed_forward.activation}
+        content |= {
+            "pre_norm": block.pre_norm,
+            "cross": name.endswith(".cross"),
+            "activation": block.feed_forward.activation,
+        }
     return pack(content, {key: (tensor.float().cpu().numpy(), "f4") for key, tensor in results.items()})
 
 
