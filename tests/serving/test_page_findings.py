@@ -122,3 +122,13 @@ def test_window_of_a_patch_is_shown_for_a_model_with_windows(page: Page, painted
     page.page.locator(".weights-table summary").click()
     queries = page.page.locator(".weights-table tbody th")
     page.wait_until(lambda: queries.all_text_contents() == ["0,6", "0,7", "1,6", "1,7"])
+
+
+def test_example_sentence_is_entered_with_a_click(page: Page) -> None:
+    page.page.evaluate("document.documentElement.removeAttribute('data-ready')")
+    page.click("I am human", exact=True)
+    page.wait_until_ready("translate")
+    assert page.page.locator("#text").input_value() == "I am human"
+    assert "text=I+am+human" in page.page.url
+    page.open("positions")  # reads no text
+    assert page.page.locator(".example-sentences button").count() == 0

@@ -12,8 +12,8 @@ export function colourOfHead(head) {
 }
 
 /**
- * Return a canvas with one pixel per weight. Its colour is the mean of the colours of the heads, weighted by their weights, and
- * its opacity is that of the largest weight, so that many heads are not darker than one.
+ * Return a canvas with one pixel per weight. Its colour is the mean of the colours of the heads, by their squared weights, and its
+ * opacity is that of the largest weight, so that many heads are not darker than one.
  */
 export function paintHeads(maps, heads, dark) {
   const [{ rows, columns }] = maps;
@@ -26,10 +26,10 @@ export function paintHeads(maps, heads, dark) {
   const colours = heads.map((head) => COLOURS[head % COLOURS.length]);
   for (let i = 0; i < rows * columns; i++) {
     const weights = maps.map((map) => Math.abs(map.values[i] || 0));
-    const total = weights.reduce((sum, weight) => sum + weight, 0) || 1;
+    const total = weights.reduce((sum, weight) => sum + weight ** 2, 0) || 1;
     const opacity = Math.min(1, Math.max(...weights) / high) ** GAMMA;
     const mixed = paper.map((background, c) => {
-      const mean = colours.reduce((sum, colour, number) => sum + (weights[number] / total) * colour[c], 0);
+      const mean = colours.reduce((sum, colour, number) => sum + (weights[number] ** 2 / total) * colour[c], 0);
       return background + opacity * (mean - background);
     });
     image.data.set([...mixed, 255], 4 * i);

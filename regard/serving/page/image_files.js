@@ -51,7 +51,7 @@ export function createDropZones(page, onFile) {
   const buttons = EXAMPLES.map((name) => createButton(strings.examples[name], () => select(name), { class: "tool example" }));
   return create("section", { class: "card" },
     create("div", { class: "drop-zones" }, ...zones),
-    create("div", { class: "bar examples" }, create("span", { class: "hint", text: strings.exampleImages }), ...buttons));
+    create("div", { class: "bar examples" }, create("span", { class: "hint", text: strings.examplesLabel }), ...buttons));
 }
 
 /** Select a drawn example: one image, or two views of a scene. Unknown names are ignored. */

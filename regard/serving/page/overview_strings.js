@@ -44,7 +44,7 @@ export const STRINGS = {
     moreTokens: (count) => `… ${count} more`,
     patchCount: (count) => `${count} tokens`,
     outputHint: (vocabulary) => `Logit → probability, of ${vocabulary} tokens in the vocabulary.`,
-    exampleImages: "Examples:",
+    examplesLabel: "Examples:",
     examples: { apple: "Apple", blocks: "Blocks", night: "Night" },
   },
   zh: {
@@ -84,7 +84,7 @@ export const STRINGS = {
     moreTokens: (count) => `……另有 ${count} 个`,
     patchCount: (count) => `${count} 个词元`,
     outputHint: (vocabulary) => `logit → 概率，词表共 ${vocabulary} 个词元。`,
-    exampleImages: "示例：",
+    examplesLabel: "示例：",
     examples: { apple: "苹果", blocks: "积木", night: "夜景" },
   },
 };

@@ -169,12 +169,13 @@ function updateFrame() {
     if (isOpen) element("panel").setAttribute("aria-labelledby", tab.id);
     if (isOpen) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  fillToolbar(element("toolbar"), element("panel"), page, () => goToStop(1));
+  const isTextRead = openSection.readsText && model?.sections.includes("translate");
+  fillToolbar(element("toolbar"), element("panel"), page, () => goToStop(1), isTextRead ? enterText : null);
   if (model) shownStop = showStop(element("tour"), tourStop, page, openSection.id, goToStop).catch(showError);
   const languages = model?.source ? ` · ${model.source} → ${model.target}` : "";
   element("about").textContent = model ? `${model.kind} · ${formatCount(model.parameters)}${languages}` : "";
   element("sentences").hidden = true;
-  element("prompt").hidden = !openSection.readsText || !model?.sections.includes("translate");
+  element("prompt").hidden = !isTextRead;
   document.title = `regard · ${sectionTitle(openSection.id)}`;
 }
 
@@ -363,6 +364,11 @@ function createTabs() {
     open(SECTIONS[next]);
     element("tabs").children[next].focus();
   });
+}
+
+function enterText(text) {
+  element("text").value = text;
+  element("prompt").requestSubmit();
 }
 
 function listenToPrompt() {
