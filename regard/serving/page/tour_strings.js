@@ -98,7 +98,7 @@ export const STRINGS = {
         text: "A non-autoregressive model fills all positions in parallel. It must know the length first: a classifier predicts it from the source, or there are more positions than needed and the text ends at END. "
           + "It is many times faster and somewhat less accurate, because a word cannot see which word its neighbour chose. Further iterations mask the least certain tokens and predict them again." },
       { title: "How it was trained",
-        text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass: the mask makes this honest. In the map, rows are what is predicted and columns what was read. "
+        text: "In training the decoder reads the correct translation, shifted by one (teacher forcing), so that all positions are trained in one pass; the mask hides from every position the token that it has to predict. In the map, rows are what is predicted and columns what was read. "
           + "In use it reads its own output, mistakes included. Scheduled sampling lets it read some of its own tokens in training. Guided attention pulls the maps of the cross-attention "
           + "towards a given alignment, by a loss or by weights added to the scores." },
       { title: "Beam search",
@@ -119,8 +119,8 @@ export const STRINGS = {
           + "neighbourhood, and routing attention lets the model learn clusters and attend within them. Both keep the softmax. In regard the kind is one line "
           + "of the recipe: full, local, linear or routing." },
       { title: "Another order: linear attention",
-        text: "The last step is weights · V. Written with columns, A = KᵀQ and O = V·A. Without softmax, V(KᵀQ) = (V·Kᵀ)Q, and V·Kᵀ has a size that does not depend on the "
-          + "length: the cost falls from n² to n. Linear attention does this, with a positive function of q and k in place of softmax. "
+        text: "Step 6 is weights · V. With one column per token, the scores are A = KᵀQ and the output is O = V·softmax(A). Without softmax, V(KᵀQ) = (V·Kᵀ)Q, and V·Kᵀ has a size that does not depend on the "
+          + "length: the cost falls from n² to n for n tokens. Linear attention does this, with a positive function of q and k in place of softmax. "
           + "What is lost is sharpness: it cannot put all weight on one key." },
       { title: "Images: ViT",
         text: "An image becomes a sequence: 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
@@ -211,7 +211,7 @@ export const STRINGS = {
         text: "非自回归模型并行填写所有位置。它要先知道长度：由分类器根据源句预测，或者多留一些位置，在 END 处截断。它快很多倍，准确率略低，因为一个词看不到旁边的词选了什么。"
           + "后面的迭代把最没把握的词元遮住，再预测一次。" },
       { title: "模型是怎样训练的",
-        text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；有掩码，模型就看不到答案。图中的行是要预测的词元，列是读到的词元。使用时它读的是自己的输出，包括错误。"
+        text: "训练时，解码器读的是右移一位的正确译文（教师强制），一次就能训练所有位置；掩码让每个位置都看不到自己要预测的词元。图中的行是要预测的词元，列是读到的词元。使用时它读的是自己的输出，包括错误。"
           + "计划采样让它在训练中也读到一些自己生成的词元。引导注意力用损失函数，或者加在分数上的权重，把交叉注意力图引向给定的对齐。" },
       { title: "束搜索",
         text: "每一步都取概率最高的词元（贪心搜索），可能错过最好的句子；尝试所有句子又不可能。束搜索在每一步保留最好的几个候选。逐步查看这棵树：起初排第二的词元，后来可能胜出。"
@@ -229,7 +229,7 @@ export const STRINGS = {
         text: "矩阵的每一格对应一对词元：句子长一倍，格子就是四倍。有两种办法：局部注意力只读邻近的词元；路由注意力让模型学会聚类，只在类内计算。两者都保留 softmax。"
           + "在 regard 的配方里，注意力的种类只是一行设置：full、local、linear 或 routing。" },
       { title: "换一个顺序：线性注意力",
-        text: "最后一步是权重乘以 V。写成列向量的形式，A = KᵀQ，O = V·A。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，计算量就从 n² 降到 n。"
+        text: "第 6 步是权重乘以 V。每个词元写成一列，分数就是 A = KᵀQ，输出就是 O = V·softmax(A)。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，n 个词元的计算量就从 n² 降到 n。"
           + "线性注意力正是如此，用 q 和 k 的正值函数代替 softmax。代价是不够集中：它不能把全部权重放在一个键上。" },
       { title: "图像：ViT",
         text: "图像变成序列：224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
