@@ -160,7 +160,8 @@ def test_arithmetic_steps_show_the_results_of_the_model(page: Page) -> None:
     page.open("arithmetic")
     steps = page.page.locator(".steps button")
     formula = page.text(".formula")
-    assert "x·W_Q" in formula and "x·W_K" in formula and "x·W_V" in formula
+    assert "x̂·W_Q" in formula and "h·W_K" in formula and "h·W_V" in formula  # cross-attention, with LayerNorm before it
+    assert steps.all_text_contents()[7].endswith("Add")  # without LayerNorm after it
     steps.nth(1).click()
     assert "q·k" in page.text(".formula")
     steps.nth(4).click()

@@ -8,9 +8,10 @@ export const STRINGS = {
         + "a target token to see which source tokens its cross-attention read, averaged over all layers and heads: this is the "
         + "alignment. The model was not taught it, but learned it from sentence pairs.",
       attention: ({ kind }) => "One square per head: each row is a query and adds up to 1, and the cells that stand out are the keys that it reads. Heads "
-        + "differ because each has projections of its own; some look at the next or previous token, some at one kind of word. "
-        + (kind === "nat" ? "This decoder has no mask: every position may read every other one."
-          : "The decoder's self-attention is a triangle, because a position must not read the tokens that it has yet to predict."),
+        + "differ because each has projections of its own; some look at what is near, some at one kind of word or part. "
+        + ({ nat: "This decoder has no mask: every position may read every other one.",
+          transformer: "The decoder's self-attention is a triangle, because a position must not read the tokens that it has yet to predict.",
+        }[kind] ?? ""),
       why: () => "Attention says what a position reads, not what decided the word. Here padding tokens "
         + "are turned step by step into the real words; the score of the chosen word changes on the way, and every word that the "
         + "model has read receives its share of the change. "
@@ -73,8 +74,10 @@ export const STRINGS = {
       translate: () => "模型逐个词元地译出这个句子，并保留找到的几个最佳译文。指向一个目标词元，可以看到它的交叉注意力读取了哪些源词元（所有层、所有头的平均）。"
         + "这就是对齐：没有人标注过，是模型从句对中自己学到的。",
       attention: ({ kind }) => "每个方块是一个头：每一行是一个查询，权重之和为 1，颜色突出的格子是它读取的键。各头有自己的投影矩阵，所以各不相同："
-        + "有的看前一个或后一个词元，有的只看某一类词。"
-        + (kind === "nat" ? "此解码器没有掩码，每个位置都可以读取其他所有位置。" : "解码器自注意力呈三角形，因为一个位置不能读取尚未预测出的词元。"),
+        + "有的看邻近的位置，有的只看某一类词或某一类内容。"
+        + ({ nat: "此解码器没有掩码，每个位置都可以读取其他所有位置。",
+          transformer: "解码器自注意力呈三角形，因为一个位置不能读取尚未预测出的词元。",
+        }[kind] ?? ""),
       why: () => "注意力说明一个位置读了什么，说明不了是什么决定了这个词。这里把一串填充词元逐渐换成真实的词，看所选的词得分怎样变化，再把变化分给模型读过的每一个词。"
         + "再给出另一个词，问题就成了：为什么是这个词，而不是那个词。",
       arithmetic: () => "用模型自己的数字，计算一个头的一个查询。查询 q 表示这个位置在找什么，键 k 表示每个词元能提供什么，值 v 是词元交出的内容；"
