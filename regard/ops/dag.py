@@ -113,7 +113,8 @@ def visit_probabilities(transitions: Tensor, lengths: Tensor) -> Tensor:
         transitions: Log-probability of the transition between every two vertices, (B, L, L).
         lengths: Number of vertices of each graph, (B,).
     """
-    return _visits(mask_transitions(transitions, lengths).exp())
+    with torch.autocast(transitions.device.type, enabled=False):
+        return _visits(mask_transitions(transitions, lengths).exp())
 
 
 def ngram_overlap(
@@ -128,6 +129,13 @@ def ngram_overlap(
     The arguments are those of `log_likelihood`, and the tokens of the targets, (B, U). The result is differentiable, in
     float32 or float64.
     """
+    with torch.autocast(emissions.device.type, enabled=False):  # half precision would round the products
+        return _ngram_overlap(emissions, transitions, lengths, tokens, target_lengths, n)
+
+
+def _ngram_overlap(
+    emissions: Tensor, transitions: Tensor, lengths: Tensor, tokens: Tensor, target_lengths: Tensor, n: int
+) -> Tensor:
     L, U = emissions.shape[1:]
     probs = mask_transitions(transitions, lengths).exp()
     visits = _visits(probs)
@@ -164,11 +172,18 @@ def _count_ngrams(tokens: Tensor, is_ngram: Tensor, n: int) -> Tensor:
 
 
 def _visits(probs: Tensor) -> Tensor:
-    """Solve v = v E + (1, 0, ..., 0), where E, (B, L, L), are the probabilities of transitions."""
-    start = F.one_hot(probs.new_zeros(len(probs), 1, dtype=torch.long), probs.shape[1]).to(probs.dtype)
-    # With `unitriangular` the diagonal of I - E is not read.
-    solved: Tensor = torch.linalg.solve_triangular(-probs, start, upper=True, left=False, unitriangular=True)
-    return solved[:, 0]
+    """Return the sum of e E^k over all k, (B, L), where E are the probabilities of transitions and e = (1, 0, ..., 0).
+
+    Each iteration doubles the number of terms. Unlike triangular solvers, products can be captured on every GPU.
+    """
+    B, L, _ = probs.shape
+    visits = probs.new_zeros(B, 1, L)
+    visits[..., 0].fill_(1)
+    terms = 1
+    while terms < L:  # the power L of E is 0
+        visits = visits + visits @ probs
+        probs, terms = probs @ probs if 2 * terms < L else probs, 2 * terms
+    return visits[:, 0]
 
 
 class _LogLikelihood(torch.autograd.Function):
