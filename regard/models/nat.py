@@ -11,11 +11,15 @@ number of target tokens in one of four ways:
 - "dag": the positions are the vertices of a graph, whose transitions are predicted too; the output is a path through it
   (DA-Transformer, Huang et al. 2022).
 
+With `layer_predictions` (DSLP, Huang et al. 2022) each decoder layer predicts all tokens, and the next layer receives
+the embeddings of these predictions.
+
 Shapes: B batch, S source tokens, T positions of the NAT target, W width, V vocabulary. A packed batch is a single row
 (B = 1).
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -56,6 +60,16 @@ class NATransformerConfig(EncoderDecoderConfig):
         description="for end, ctc, dag: positions of the NAT target per source token; by default 2, for dag 8",
     )
     upsample_extra: int = Field(4, ge=0, description="for end, ctc, dag: additional positions of the NAT target")
+    upsample_mode: Literal["copy", "mask"] = Field(
+        "copy",
+        description="for end, ctc, dag: encoder output at all positions of a source token, or at the first one, after "
+        "which mask tokens are inserted",
+    )
+    layer_predictions: bool = Field(
+        False,
+        description="for classifier, end, ctc: each decoder layer receives the predictions of the previous one (DSLP); "
+        "needs objective.deep_supervision",
+    )
 
     @model_validator(mode="after")
     def _check_source_end(self) -> Self:
@@ -65,6 +79,10 @@ class NATransformerConfig(EncoderDecoderConfig):
             raise ValueError(f"length 'dag' needs an even width, not {self.width}")
         if self.length == "dag" and self.upsample_extra < 2:
             raise ValueError("length 'dag' needs upsample_extra of at least 2, for the first and the last vertex")
+        if self.layer_predictions and self.length == "dag":
+            raise ValueError("layer_predictions is for length 'classifier', 'end' or 'ctc', not 'dag'")
+        if self.layer_predictions and self.decoder_layers == 1:
+            raise ValueError("layer_predictions needs at least 2 decoder layers, not 1")
         return self
 
     @property
@@ -91,7 +109,8 @@ class NATransformerConfig(EncoderDecoderConfig):
 
     def check_effect(self) -> None:
         """Check that every setting applies to this way of determining the length."""
-        ignored = ["upsample_ratio", "upsample_extra"] if self.length == "classifier" else ["max_length_offset"]
+        upsampling = ["upsample_ratio", "upsample_extra", "upsample_mode"]
+        ignored = upsampling if self.length == "classifier" else ["max_length_offset"]
         for name in ignored:
             if getattr(self, name) != type(self).model_fields[name].default:
                 needed = "end, ctc or dag" if self.length == "classifier" else "classifier"
@@ -120,6 +139,8 @@ class NATransformer(EncoderDecoder):
             nn.init.zeros_(self.length.bias)
         if config.length == "dag":
             self.transitions = Transitions(config.width, config.heads)
+        if config.layer_predictions:
+            self.merge = nn.ModuleList(MergePredictions(config.width) for _ in range(config.decoder_layers - 1))
 
     def forward(
         self, source: Tensor, target: Tensor, source_layout: Layout | None = None, target_layout: Layout | None = None
@@ -132,12 +153,55 @@ class NATransformer(EncoderDecoder):
         self, target: Tensor, encoder_output: Tensor, layout: Layout | None = None, source_layout: Layout | None = None
     ) -> Tensor:
         """Decode a NAT target of mask tokens and known tokens, (B, T) to (B, T, W); `layout` is that of the target."""
-        positions, longest = token_positions(target, layout)
-        x = self.target_embedding(target, positions, longest, self._residual_dtype_on(target.device))
-        unknown = (target == self.config.mask_token)[..., None]
-        x = x + upsample(encoder_output, source_layout, x, layout) * unknown
+        if self.config.layer_predictions:
+            return self.decode_layers(target, encoder_output, layout, source_layout)[-1]
+        x, positions, _ = self._embed(target, encoder_output, layout, source_layout)
         mask, source_mask = Mask.between(layout, layout), Mask.between(layout, source_layout)
         return self._decode(x, encoder_output, mask, source_mask, positions)
+
+    def decode_layers(
+        self,
+        target: Tensor,
+        encoder_output: Tensor,
+        layout: Layout | None = None,
+        source_layout: Layout | None = None,
+        references: Sequence[Tensor] = (),
+    ) -> list[Tensor]:
+        """Decode a NAT target as `decode` does, and return the output of every decoder layer, each (B, T, W).
+
+        Args:
+            target: Mask tokens and known tokens, (B, T).
+            encoder_output: (B, S, W).
+            layout: Layout of the NAT target.
+            source_layout: Layout of the encoder output.
+            references: With `layer_predictions`, for each layer except the last one: tokens (B, T) that replace its
+                predictions, and negative numbers where these are kept.
+        """
+        x, positions, longest = self._embed(target, encoder_output, layout, source_layout)
+        mask, source_mask = Mask.between(layout, layout), Mask.between(layout, source_layout)
+        outputs: list[Tensor] = []
+        for i, block in enumerate(self.decoder):
+            if outputs and self.config.layer_predictions:
+                with torch.no_grad():
+                    predicted = self.logits(outputs[-1]).argmax(-1)
+                if references:
+                    predicted = torch.where(references[i - 1] < 0, predicted, references[i - 1])
+                dtype = self._residual_dtype_on(target.device)
+                x = self.merge[i - 1](x, self.target_embedding(predicted, positions, longest, dtype))
+            x = block(x, encoder_output, mask, source_mask, positions)
+            outputs.append(self.decoder_norm(x))
+        return outputs
+
+    def _embed(
+        self, target: Tensor, encoder_output: Tensor, layout: Layout | None, source_layout: Layout | None
+    ) -> tuple[Tensor, Tensor, int]:
+        """Return the decoder input, (B, T, W), the position of each token, and an upper bound of the positions."""
+        positions, longest = token_positions(target, layout)
+        x = self.target_embedding(target, positions, longest, self._residual_dtype_on(target.device))
+        receives = target == self.config.mask_token
+        if self.config.upsample_mode == "mask":
+            receives = receives & starts_source_token(encoder_output, source_layout, x, layout)
+        return x + upsample(encoder_output, source_layout, x, layout) * receives[..., None], positions, longest
 
     def length_logits(self, encoder_output: Tensor, layout: Layout | None = None) -> Tensor:
         """Return the logits of each difference between target and source length, (B, 2 max_length_offset + 1).
@@ -160,6 +224,21 @@ class NATransformer(EncoderDecoder):
         tolerance = max(1e-5, torch.finfo(rows.dtype).eps) * most_frequent.abs().max()
         absent = (rows - most_frequent).abs().amax(1) <= tolerance
         return absent & (absent.sum() > 1)
+
+
+class MergePredictions(nn.Module):
+    """Adds a linear layer of a decoder layer's output and the embeddings of its predictions; at first it adds zeros."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = Linear(2 * width, width)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor, predicted: Tensor) -> Tensor:
+        """Merge the output of a layer, (B, T, W), and embeddings, (B, T, W)."""
+        y: Tensor = x + self.linear(torch.cat((x, predicted), -1))
+        return y
 
 
 class Transitions(nn.Module):
@@ -219,6 +298,26 @@ def upsample(encoder_output: Tensor, source_layout: Layout | None, target: Tenso
         rows = torch.arange(len(index), device=index.device)[:, None]
         return encoder_output[rows, index] * (lengths > 0)[..., None]
     return gather_tokens(encoder_output, index) * (lengths > 0)[..., None]
+
+
+def starts_source_token(
+    encoder_output: Tensor, source_layout: Layout | None, target: Tensor, layout: Layout | None
+) -> Tensor:
+    """Return which positions are the first ones of their source token, (B, T) or (1, T); see `upsample`.
+
+    The arguments are those of `upsample`. Position t belongs to source token t S / T, rounded down.
+    """
+    positions, _ = token_positions(target, layout)
+    S: int | Tensor
+    T: int | Tensor
+    if isinstance(layout, Packed) and isinstance(source_layout, Packed):
+        segments = layout.segments()
+        S, T = source_layout.lengths[segments], layout.lengths[segments]
+    elif source_layout is None and layout is None:
+        S, T = encoder_output.shape[1], max(1, target.shape[1])
+    else:
+        S, T = _lengths(encoder_output, source_layout)[:, None], _lengths(target, layout)[:, None].clamp(min=1)
+    return positions * S % T < S
 
 
 def sum_tokens(x: Tensor, layout: Layout | None) -> Tensor:

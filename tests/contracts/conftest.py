@@ -75,6 +75,7 @@ ENCODER_DECODERS: dict[str, Callable[[], EncoderDecoder]] = {
     "nat-ctc-pre-rotary-none": nat(length="ctc", norm="pre", positions="rotary", tie="none"),
     "nat-ctc-diagonal": nat(length="ctc", positions="diagonal", width=32),
     "nat-dag": nat(length="dag", upsample_ratio=3),
+    "nat-ctc-layer-predictions": nat(length="ctc", upsample_mode="mask", layer_predictions=True),
     "nat-ctc-local": nat(length="ctc", attention={"kind": "local", "window": [2, 1]}),
 }
 

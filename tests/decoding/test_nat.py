@@ -17,7 +17,7 @@ from regard.decoding.nat import LENGTH_WEIGHT, NATGenerator, score_target
 from regard.decoding.settings import NATSettings, SearchSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis
 from regard.errors import UserError
-from regard.models.nat import NATransformer, NATransformerConfig
+from regard.models.nat import MergePredictions, NATransformer, NATransformerConfig
 from regard.ops.ctc import collapse
 
 VOCAB, PAD, MASK, EOS = 60, 0, 1, 2
@@ -38,6 +38,8 @@ def peaked_model(length: str, **changes: object) -> NATransformer:
             module.weight.data.sign_()
         elif isinstance(module, Attention):  # sharper attention weights
             module.qkv.weight.data.mul_(4)
+        elif isinstance(module, MergePredictions):
+            nn.init.normal_(module.linear.weight, std=module.linear.weight.shape[1] ** -0.5)
     last = model.decoder[-1].norm3
     last.weight.data.mul_(3)
     for token, scale in {"end": [(EOS, 10)], "ctc": [(PAD, 1)]}.get(length, []):
@@ -50,6 +52,7 @@ def peaked_model(length: str, **changes: object) -> NATransformer:
 
 
 MODELS = {length: peaked_model(length) for length in LENGTHS}
+MODELS["layer predictions"] = peaked_model("ctc", layer_predictions=True, upsample_mode="mask")
 DRAW = random.Random(5)
 SENTENCES = [[DRAW.randrange(3, VOCAB) for _ in range(DRAW.randint(0, 12))] for _ in range(60)]
 CASES = {
@@ -60,6 +63,7 @@ CASES = {
     "end": ("end", NATSettings()),
     "ctc": ("ctc", NATSettings()),
     "ctc beam": ("ctc", NATSettings(beam=4, n_best=2)),
+    "layer predictions": ("layer predictions", NATSettings()),
     "greedy path": ("dag", NATSettings(path="greedy")),
     "lookahead path": ("dag", NATSettings(alpha=0.5)),
     "best path": ("dag", NATSettings(path="viterbi")),

@@ -32,10 +32,18 @@ def nat_translator(length: str, **changes: object) -> Translator:
 
 
 @pytest.mark.parametrize(
-    ("length", "layers", "to"), [("ctc", 2, "onnx"), ("end", 1, "torch"), ("dag", 2, "torch"), ("dag", 2, "onnx")]
+    ("length", "to", "changes"),
+    [
+        ("ctc", "onnx", {"layer_predictions": True, "upsample_mode": "mask", "upsample_ratio": 2, "decoder_layers": 2}),
+        ("end", "torch", {}),
+        ("dag", "torch", {"upsample_mode": "mask", "decoder_layers": 2}),
+        ("dag", "onnx", {"decoder_layers": 2}),
+    ],
 )
-def test_exported_model_translates_without_regard(length: str, layers: int, to: str, tmp_path: Path) -> None:
-    translator = nat_translator(length, upsample_ratio=3, encoder_layers=1, decoder_layers=layers)
+def test_exported_model_translates_without_regard(
+    length: str, to: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    translator = nat_translator(length, **{"upsample_ratio": 3, "encoder_layers": 1, "decoder_layers": 1} | changes)
     translator.save_pretrained(tmp_path / "model")
     (summary,) = export_model(tmp_path / "model", tmp_path / "out", to)
     assert "48 sentences: identical translations (one pass 48 of 48); log-probabilities within" in summary

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from regard.attention.multi_head import Attention
 from regard.errors import UserError
-from regard.masks import Packed, Padded
-from regard.models.nat import NATransformer, NATransformerConfig, hash_rows, sum_tokens, upsample
+from regard.masks import Mask, Packed, Padded
+from regard.models.nat import (
+    NATransformer,
+    NATransformerConfig,
+    hash_rows,
+    starts_source_token,
+    sum_tokens,
+    upsample,
+)
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB = 13
@@ -53,30 +60,63 @@ def test_every_position_attends_to_every_other() -> None:
 
 
 @torch.no_grad()
-def test_only_masked_positions_receive_the_encoder_output() -> None:
-    model = build()
+@pytest.mark.parametrize("mode", ["copy", "mask"])
+def test_only_masked_positions_receive_the_encoder_output(mode: str) -> None:
+    model = build(upsample_mode=mode)
     for module in model.modules():  # without attention, a position depends on itself only
         if isinstance(module, Attention):
             module.out.weight.zero_()
     one, other = torch.tensor([[4, 5, 6]]), torch.tensor([[4, 5, 9]])
     target = torch.tensor([[1, 1, 1, 7, 1, 1]])  # two positions per source token; the fourth is known
     changed = (model(one, target) - model(other, target)).abs().amax(-1)[0] > 1e-6
-    assert changed.tolist() == [False, False, False, False, True, True]
+    assert changed.tolist() == [False, False, False, False, True, mode == "copy"]
 
 
 @pytest.mark.parametrize(("S", "T"), [(3, 6), (3, 5), (5, 3), (1, 4), (4, 1), (0, 3), (2, 0)])
 def test_upsampling_is_even_for_every_layout(S: int, T: int) -> None:
     memory, target = torch.arange(2.0 * S).view(1, S, 2) + 1, torch.zeros(1, T, 2)
     expected = torch.stack([memory[0, t * S // T] for t in range(T)]) if S and T else torch.zeros(T, 2)
+    starts = [bool(S) and t * S // T not in [s * S // T for s in range(t)] for t in range(T)]
     assert torch.equal(upsample(memory, None, target, None)[0], expected)
+    assert starts_source_token(memory, None, target, None)[0].tolist() == starts
     # In a batch with a longer and a shorter sentence.
     rows = torch.full((3, 7, 2), -9.0)
     rows[1, :S], lengths, target_lengths = memory, [7, S, 2], [2, T, 8]
-    found = upsample(rows, Padded.of(lengths), torch.zeros(3, 8, 2), Padded.of(target_lengths))
-    assert torch.equal(found[1, :T], expected)
-    packed = torch.cat([rows[0], memory[0], rows[2, :2]])[None]
-    found = upsample(packed, Packed.of(lengths), torch.zeros(1, 10 + T, 2), Packed.of(target_lengths))
-    assert torch.equal(found[0, 2 : 2 + T], expected)
+    padded = rows, Padded.of(lengths), torch.zeros(3, 8, 2), Padded.of(target_lengths)
+    assert torch.equal(upsample(*padded)[1, :T], expected)
+    assert starts_source_token(*padded)[1, :T].tolist() == starts
+    sentences = torch.cat([rows[0], memory[0], rows[2, :2]])[None]
+    packed = sentences, Packed.of(lengths), torch.zeros(1, 10 + T, 2), Packed.of(target_lengths)
+    assert torch.equal(upsample(*packed)[0, 2 : 2 + T], expected)
+    assert starts_source_token(*packed)[0, 2 : 2 + T].tolist() == starts
+
+
+@torch.no_grad()
+def test_layers_receive_the_predictions_of_the_previous_layer_or_the_references() -> None:
+    plain, model = build(decoder_layers=3), build(decoder_layers=3, layer_predictions=True)
+    model.load_state_dict(plain.state_dict(), strict=False)
+    source, target = torch.tensor([[4, 5, 2]]), torch.tensor([[1, 7, 1, 1]])
+    encoder_output = plain.encode(source)
+    assert torch.equal(model.decode(target, encoder_output), plain.decode(target, encoder_output))  # at first
+    for merge in model.merge:
+        torch.nn.init.normal_(merge.linear.weight)
+    references = [torch.tensor([[8, -1, 9, -1]]), torch.tensor([[-1, -1, 3, 3]])]
+
+    def embed(tokens: Tensor) -> Tensor:
+        return model.target_embedding(tokens, torch.arange(4)[None], 4)
+
+    for given in (), references:
+        outputs = model.decode_layers(target, encoder_output, references=given)
+        x = embed(target) + upsample(encoder_output, None, embed(target), None) * (target == 1)[..., None]
+        for i, block in enumerate(model.decoder):
+            if i:
+                tokens = model.logits(x).argmax(-1)
+                for position, token in enumerate(given[i - 1][0].tolist() if given else ()):
+                    tokens[0, position] = token if token >= 0 else tokens[0, position]
+                x = x + model.merge[i - 1].linear(torch.cat((x, embed(tokens)), -1))
+            x = block(x, encoder_output, Mask(), Mask(), torch.arange(4)[None])
+            torch.testing.assert_close(outputs[i], x, **CLOSE)
+    assert torch.equal(model.decode(target, encoder_output), model.decode_layers(target, encoder_output)[-1])
 
 
 def test_tokens_are_summed_within_their_sentence() -> None:
@@ -145,6 +185,10 @@ def test_invalid_settings_are_rejected_by_name() -> None:
         NATransformerConfig.base(VOCAB, length="guess")
     with pytest.raises(UserError, match="upsample_ratio"):
         NATransformerConfig.base(VOCAB, upsample_ratio=0)
+    with pytest.raises(UserError, match="layer_predictions is for length 'classifier', 'end' or 'ctc', not 'dag'"):
+        NATransformerConfig.base(VOCAB, length="dag", layer_predictions=True)
+    with pytest.raises(UserError, match="layer_predictions needs at least 2 decoder layers, not 1"):
+        NATransformerConfig.base(VOCAB, length="ctc", layer_predictions=True, decoder_layers=1)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32, torch.float64])

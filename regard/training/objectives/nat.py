@@ -9,6 +9,12 @@ masked tokens. The choice of revealed tokens determines what the model learns:
 - glancing: to predict tokens given some of those that a first pass gets wrong, fewer of them as training proceeds
   (GLAT, Qian et al., 2021).
 
+With deep supervision (DSLP, Huang et al., 2022), the loss is the mean over the predictions of all decoder layers. If
+each layer receives the predictions of the previous one, mixed training replaces some of them by reference tokens.
+
+Graphs are trained on the likelihood of the targets, or on the expected overlap of their n-grams with those of the paths
+(FA-DAT, Ma et al., 2023).
+
 Each loss is a sum of terms that depend on one sentence alone, so that the losses of microbatches add up. A batch of
 fixed shape is processed without synchronising with the device, so that a CUDA graph can capture the step.
 
@@ -16,6 +22,7 @@ Shapes: B sentences, N positions of all NAT targets concatenated, T positions of
 U tokens of the longest target, L CTC states.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -57,6 +64,18 @@ class NATObjectiveSettings(ObjectiveSettings):
         (0.5, 0.3), description="number of tokens that glancing reveals per wrong token, at the first and last step"
     )
     length_weight: float = Field(0.5, ge=0, description="weight of the length classifier's loss")
+    deep_supervision: bool = Field(
+        False,
+        description="for classifier, end, ctc: the loss is the mean over the predictions of all decoder layers (DSLP)",
+    )
+    mixed_training: Ratio = Field(
+        0.0, description="probability that a reference token replaces a prediction that model.layer_predictions feeds"
+    )
+    ngram_overlap: Literal[1, 2, 3] | None = Field(
+        None,
+        description="for dag: maximise the expected overlap of n-grams of this order with the reference instead of its "
+        "likelihood (FA-DAT); for finetuning",
+    )
 
     def resolve(self, model: NATransformerConfig) -> Reveal:
         """Return which tokens are revealed to this model."""
@@ -73,10 +92,28 @@ class NATObjectiveSettings(ObjectiveSettings):
             raise UserError(f"objective.glancing_ratio: is for objective.reveal=glancing, not {reveal}; omit it")
         if self.length_weight != default.length_weight and config.length != "classifier":
             raise UserError(f"objective.length_weight: is for model.length=classifier, not {config.length}; omit it")
+        if self.deep_supervision and config.length == "dag":
+            raise UserError("objective.deep_supervision: is for model.length=classifier, end or ctc, not dag; omit it")
+        if config.layer_predictions and not self.deep_supervision:
+            raise UserError(
+                "model.layer_predictions: needs objective.deep_supervision=true, which trains the predictions"
+            )
+        if self.mixed_training and not config.layer_predictions:
+            raise UserError("objective.mixed_training: needs model.layer_predictions=true, or omit it")
+        if self.ngram_overlap and config.length != "dag":
+            raise UserError(f"objective.ngram_overlap: is for model.length=dag, not {config.length}; omit it")
 
     def build(self, recipe: Any, config: NATransformerConfig) -> Objective:
-        ratio, smoothing = self.glancing_ratio, recipe.optim.label_smoothing
-        return NATObjective(self.resolve(config), ratio, recipe.training.steps, smoothing, self.length_weight)
+        return NATObjective(
+            self.resolve(config),
+            self.glancing_ratio,
+            recipe.training.steps,
+            recipe.optim.label_smoothing,
+            self.length_weight,
+            self.deep_supervision,
+            self.mixed_training,
+            self.ngram_overlap,
+        )
 
 
 @dataclass(frozen=True)
@@ -226,9 +263,18 @@ class EncodedBatch:
 
     def decode(self, labels: Tensor, masked: Tensor) -> Tensor:
         """Decode labels (N,) of which some are masked (N,); return vectors, (B, T, W) or (1, N, W)."""
-        config = self.model.config
-        inputs = self.targets.unflatten(labels.masked_fill(masked, config.mask_token), config.pad)
+        inputs = self._inputs(labels, masked)
         return self.model.decode(inputs, self.encoded, self.targets.layout, self.batch.source_layout)
+
+    def decode_layers(self, labels: Tensor, masked: Tensor, references: Sequence[Tensor]) -> list[Tensor]:
+        """Return the vectors of every decoder layer; the references, (N,) each, are those of the model's method."""
+        rows = [self.targets.unflatten(tokens, -1) for tokens in references]
+        layouts = self.targets.layout, self.batch.source_layout
+        return self.model.decode_layers(self._inputs(labels, masked), self.encoded, *layouts, rows)
+
+    def _inputs(self, labels: Tensor, masked: Tensor) -> Tensor:
+        config = self.model.config
+        return self.targets.unflatten(labels.masked_fill(masked, config.mask_token), config.pad)
 
     def logits(self, labels: Tensor, masked: Tensor) -> Tensor:
         """Return the logits of `decode`, (B, T, V) or (1, N, V)."""
@@ -242,8 +288,11 @@ class NATObjective(Objective):
     reveal: Reveal = "none"
     glancing_ratio: tuple[float, float] = (0.5, 0.3)
     steps: int = 1  # of the run
-    label_smoothing: float = 0.0  # not applied to CTC
+    label_smoothing: float = 0.0  # not applied to CTC and graphs
     length_weight: float = 0.5
+    deep_supervision: bool = False
+    mixed_training: float = 0.0
+    ngram_overlap: int | None = None
 
     def loss(self, model: NATransformer, batch: TextBatch, step: Step) -> LossSum:
         """Return the loss as a sum over the `batch.count` tokens that `count_predicted` counts."""
@@ -314,25 +363,31 @@ class NATObjective(Objective):
         states = ctc.target_states(tokens, blank)
         path = torch.full_like(targets.positions, blank)
         masked = torch.ones_like(path, dtype=torch.bool)
-        if self.reveal == "glancing":
+        if self.reveal == "glancing" or self.mixed_training:
             with torch.no_grad():
                 logits = encoded.logits(path, masked)
                 emissions = targets.emissions_(logits, states)
                 path = targets.from_rows(ctc.align_states(emissions, positions, states, lengths, blank))
                 wrong = targets.flatten(logits.argmax(-1)) != path
+        if self.reveal == "glancing":
             masked = ~targets.sample(self._number_revealed(targets.sum(wrong.long()), step))
-        logits = encoded.logits(path, masked)
-        if batch.fixed_shape or logits.is_cuda:  # torch's loss adds gradients in any order on a GPU
-            emissions = targets.emissions_(logits, states)
-            log_likelihood = ctc.state_log_likelihood(emissions, positions, states, lengths, blank)
-        else:
-            log_probs = targets.to_rows(logits.float().log_softmax(-1))
-            log_likelihood = ctc.log_likelihood(log_probs, positions, tokens, lengths, blank)
-        fits = log_likelihood > -torch.inf
-        return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
+        of_layers = []
+        for logits in self._layer_logits(encoded, path, masked):
+            if batch.fixed_shape or logits.is_cuda:  # torch's loss adds gradients in any order on a GPU
+                emissions = targets.emissions_(logits, states)
+                of_layers.append(ctc.state_log_likelihood(emissions, positions, states, lengths, blank))
+            else:
+                log_probs = targets.to_rows(logits.float().log_softmax(-1))
+                of_layers.append(ctc.log_likelihood(log_probs, positions, tokens, lengths, blank))
+        fits = of_layers[-1] > -torch.inf
+        log_likelihood = torch.stack([torch.where(fits & encoded.is_sentence, each, 0).sum() for each in of_layers])
+        return -log_likelihood.mean(), fits
 
     def _dag_loss(self, encoded: EncodedBatch, step: Step) -> tuple[Tensor, Tensor]:
-        """Negative log-likelihood of the targets over all paths through the graph; also return which fit, (B,)."""
+        """Negative log-likelihood of the targets over all paths through the graph; also return which fit, (B,).
+
+        With `ngram_overlap`, one minus the overlap instead, in which each sentence has the weight of its tokens.
+        """
         targets, batch = encoded.targets, encoded.batch
         tokens, lengths = target_tokens(batch), (batch.target_layout.lengths - 1).clamp(min=0)
         vertices = targets.layout.lengths
@@ -355,6 +410,10 @@ class NATObjective(Objective):
                 number = self._number_revealed(targets.sum(wrong.long()), step)
             masked = ~targets.sample(number, assigned >= 0)
         _, emissions, transitions = predict(labels, masked)
+        if self.ngram_overlap is not None:
+            overlap = dag.ngram_overlap(emissions, transitions, vertices, tokens, lengths, self.ngram_overlap)
+            fits = lengths <= vertices - 2
+            return torch.where(fits & encoded.is_sentence, (1 - overlap) * lengths, 0).sum(), fits
         log_likelihood = dag.log_likelihood(emissions, transitions, vertices, lengths)
         fits = log_likelihood > -torch.inf
         return -torch.where(fits & encoded.is_sentence, log_likelihood, 0).sum(), fits
@@ -374,9 +433,24 @@ class NATObjective(Objective):
 
     def _cross_entropy(self, encoded: EncodedBatch, labels: Tensor, masked: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum over the masked positions."""
-        logits = encoded.targets.flatten(encoded.logits(labels, masked)).float()
-        losses = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
-        return (losses * weights * masked).sum()
+        of_layers = []
+        for logits in self._layer_logits(encoded, labels, masked):
+            logits = encoded.targets.flatten(logits).float()
+            losses = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+            of_layers.append((losses * weights * masked).sum())
+        return torch.stack(of_layers).mean()
+
+    def _layer_logits(self, encoded: EncodedBatch, labels: Tensor, masked: Tensor) -> Iterator[Tensor]:
+        """Yield the logits of the last decoder layer, or with deep supervision of every layer."""
+        if not self.deep_supervision:
+            yield encoded.logits(labels, masked)
+            return
+        layers, references = len(encoded.model.decoder), list[Tensor]()
+        if self.mixed_training:
+            draws = [torch.rand(labels.shape, device=labels.device) for _ in range(layers - 1)]
+            references = [torch.where(draw < self.mixed_training, labels, -1) for draw in draws]
+        for x in encoded.decode_layers(labels, masked, references):
+            yield encoded.model.logits(x)
 
 
 def _rescale(targets: NATTargets, total: Tensor, revealed: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class NATTask(TranslationTask):
     def _validation_objective(self) -> Objective:
         """Return the loss that reveals no tokens."""
         settings = self.recipe.objective if isinstance(self.recipe.objective, NATObjectiveSettings) else DEFAULT
-        return NATObjective(length_weight=settings.length_weight)
+        return NATObjective(length_weight=settings.length_weight, ngram_overlap=settings.ngram_overlap)
 
     def _count_function(self) -> Callable[..., int]:
         return partial(count_predicted, self.model.config)

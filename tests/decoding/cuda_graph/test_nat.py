@@ -41,7 +41,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 MODEL_CHANGES: list[dict[str, Any]] = [
     {"norm": "pre"},
     {"positions": "rotary", "norm": "pre"},
-    {"positions": "learned", "max_length": 24},
+    {"positions": "learned", "max_length": 24, "layer_predictions": True, "upsample_mode": "mask"},
     {"positions": "sinusoidal-halves", "activation": "swiglu", "tie": "none", "output_bias": True},
 ]
 

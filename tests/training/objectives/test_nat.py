@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,22 @@ NO_UPSAMPLING = {
     length: {"model__upsample_ratio": 1, "model__upsample_extra": 2 if length == "dag" else 0} for length in LENGTHS[1:]
 }
 VARIANTS = [("classifier", "uniform"), *((length, reveal) for length in LENGTHS for reveal in ("none", "glancing"))]
+LAYERS = {
+    "model__layer_predictions": True,
+    "objective__deep_supervision": True,
+    "objective__mixed_training": 0.7,
+    "objective__reveal": "none",
+}
+FURTHER: dict[str, dict[str, object]] = {
+    "classifier-layers": {"model__length": "classifier", **LAYERS},
+    "end-deep": {"model__length": "end", "model__upsample_mode": "mask", "objective__deep_supervision": True},
+    "ctc-layers": {"model__length": "ctc", "model__upsample_mode": "mask", **LAYERS},
+    "dag-overlap": {"model__length": "dag", "model__upsample_mode": "mask", "objective__ngram_overlap": 2},
+}
+STEPS: list[dict[str, object]] = [
+    {"model__length": length, "objective__reveal": x} for length in LENGTHS for x in ("auto", "glancing")
+]
+STEPS += FURTHER.values()
 LAYOUTS = {"padded": Padded.of([4, 1, 0, 6]), "packed": Packed.of([4, 1, 0, 6])}
 MASK, EOS, BLANK = 1, 2, 0
 LONG_TARGETS = [f"{n}\t{n} 123456789" for n in range(60)]
@@ -339,6 +356,90 @@ def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(
         torch.testing.assert_close(gradient, expected[name], atol=1e-9, rtol=1e-7)
 
 
+@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.usefixtures("float64", "deterministic_masks")
+def test_deep_and_fuzzy_losses_do_not_depend_on_the_layout_or_the_rest_of_the_batch(
+    build: Callable[..., NATTask], name: str
+) -> None:
+    task = build(**FURTHER[name])
+    for merge in getattr(task.model, "merge", ()):
+        torch.nn.init.normal_(merge.linear.weight, std=0.3)
+    batches = make_batch(task), make_batch(task, packed=True), make_fixed_shape_batch(task)
+    whole, packed, filled = (task.loss(batch, 1) for batch in batches)
+    parts = [task.loss(make_batch(task, rows=rows), 1) for rows in (ROWS[:2], ROWS[2:])]
+    assert whole.count == packed.count == filled.count == sum(part.count for part in parts)
+    expected = gradients_of(task.model, whole.total)
+    for total in (packed.total, filled.total, parts[0].total + parts[1].total):
+        assert total.item() == pytest.approx(whole.total.item(), rel=1e-9)
+        for parameter, gradient in gradients_of(task.model, total).items():
+            torch.testing.assert_close(gradient, expected[parameter], atol=1e-9, rtol=1e-7)
+
+
+@torch.no_grad()
+def test_deep_supervision_is_the_mean_loss_of_the_predictions_of_all_layers(build: Callable[..., NATTask]) -> None:
+    task = build(model__length="ctc")
+    total, pairs = 0.0, pairs_of(task)
+    for source, target in pairs:
+        positions = 2 * len(source) + 4
+        encoded = task.model.encode(torch.tensor([source]))
+        layers = task.model.decode_layers(torch.full((1, positions), MASK), encoded)
+        for x in layers:
+            sizes = torch.tensor([positions]), torch.tensor([target]), torch.tensor([len(target)])
+            total -= float(log_likelihood(task.model.logits(x).log_softmax(-1), *sizes, BLANK)) / len(layers)
+    loss = NATObjective(deep_supervision=True).loss(task.model, make_batch(task), 1)
+    assert (float(loss.total), loss.count) == (pytest.approx(total), sum(len(target) for _, target in pairs))
+    last = NATObjective().loss(task.model, make_batch(task), 1)
+    assert float(last.total) != pytest.approx(float(loss.total), rel=1e-3)
+
+
+@pytest.mark.parametrize("length", ["classifier", "ctc"])
+@torch.no_grad()
+def test_mixed_training_replaces_predictions_by_tokens_of_the_reference(
+    build: Callable[..., NATTask], monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    task = build(**FURTHER[f"{length}-layers"], model__decoder_layers=3)
+    calls: list[tuple[Tensor, ...]] = []
+    decode_layers = task.model.decode_layers
+
+    def recording(*given: Any) -> list[Tensor]:
+        calls.append(tuple(given[4]) if len(given) > 4 else ())
+        return decode_layers(*given)
+
+    monkeypatch.setattr(task.model, "decode_layers", recording)
+    torch.manual_seed(5)
+    NATObjective(deep_supervision=True, mixed_training=0.4).loss(task.model, make_batch(task), 1)
+    first, second = calls[-1]
+    assert not torch.equal(first, second)  # drawn for every layer
+    revealed = 0
+    for references in (first, second):
+        for row, (source, target) in zip(references.tolist(), pairs_of(task), strict=True):
+            if length == "classifier":
+                assert all(found in (-1, token) for found, token in zip(row, target, strict=False))
+            else:
+                row = row[: 2 * len(source) + 4]
+                tokens = [token for token in row if token not in (-1, BLANK)]
+                remaining = iter([token for token, _ in groupby(tokens)])
+                expected = iter(target)
+                assert all(token in expected for token in remaining)  # a subsequence of the target
+            revealed += sum(token >= 0 for token in row)
+    total = sum(2 * len(source) + 4 if length == "ctc" else len(target) for source, target in pairs_of(task))
+    assert revealed / (2 * total) == pytest.approx(0.4, abs=0.12)
+
+
+@torch.no_grad()
+def test_graph_is_trained_on_the_overlap_of_n_grams(build: Callable[..., NATTask]) -> None:
+    task = build(model__length="dag", model__upsample_ratio=2)
+    total, model = 0.0, task.model
+    for source, target in pairs_of(task):
+        vertices, count = torch.tensor([2 * len(source) + 4]), torch.tensor([len(target)])
+        x = model.decode(torch.full((1, int(vertices)), MASK), model.encode(torch.tensor([source])))
+        graph = model.logits(x).log_softmax(-1)[:, :, target], model.transitions(x, vertices), vertices
+        total += len(target) * (1 - float(dag.ngram_overlap(*graph, torch.tensor([target]), count, 2)))
+    loss = NATObjective(ngram_overlap=2).loss(model, make_batch(task), 1)
+    assert float(loss.total) == pytest.approx(total)
+    assert 0 < total < loss.count
+
+
 class RejectSynchronisation(TorchDispatchMode):
     """Rejects operations that synchronise with the device or have data-dependent shapes: they cannot be captured."""
 
@@ -350,12 +451,11 @@ class RejectSynchronisation(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize("reveal", ["auto", "glancing"])
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("changes", STEPS, ids=str)
 def test_step_on_a_batch_of_fixed_shape_does_not_synchronise(
-    build: Callable[..., NATTask], length: str, reveal: str
+    build: Callable[..., NATTask], changes: dict[str, object]
 ) -> None:
-    task = build(model__length=length, objective__reveal=reveal, model__dropout=0.1)
+    task = build(**changes, model__dropout=0.1)
     batch = make_fixed_shape_batch(task)
     step = torch.tensor(3.0)
     task.loss(batch, step)

@@ -14,9 +14,21 @@ from tests.conftest import build_task, small_recipe
 from tests.training.objectives.test_nat import LONG_TARGETS, SHORT_TARGETS
 from tests.training.test_run_folder import crashing_at, log, weights
 
+DEEP = {
+    "model__layer_predictions": True,
+    "objective__deep_supervision": True,
+    "objective__mixed_training": 0.3,
+}
 
-@pytest.mark.parametrize("length", ["classifier", "ctc", "end", "dag"])
-def test_resumed_run_has_bit_identical_weights(make_recipe: Callable[..., Recipe], tmp_path: Path, length: str) -> None:
+
+@pytest.mark.parametrize(
+    ("length", "changes"),
+    [("classifier", {}), ("ctc", DEEP), ("end", {}), ("dag", {"objective__ngram_overlap": 2})],
+    ids=str,
+)
+def test_resumed_run_has_bit_identical_weights(
+    make_recipe: Callable[..., Recipe], tmp_path: Path, length: str, changes: dict[str, object]
+) -> None:
     recipe = make_recipe(
         model__kind="nat",
         model__length=length,
@@ -26,6 +38,7 @@ def test_resumed_run_has_bit_identical_weights(make_recipe: Callable[..., Recipe
         training__log_every=1,
         training__checkpoint_every=2,
         training__valid_sentences=4,
+        **changes,
     )
     run_recipe(recipe, tmp_path / "uninterrupted")
     with crashing_at(5):
@@ -84,6 +97,23 @@ def test_targets_that_do_not_fit_are_reported(tmp_path: Path, capsys: pytest.Cap
             {"model__kind": "nat", "model__length": "end", "search__iterations": 3},
             "iterations 3 needs a model with length",
         ),
+        (
+            {"model__kind": "nat", "model__length": "dag", "objective__deep_supervision": True},
+            "objective.deep_supervision: is for model.length=classifier, end or ctc, not dag; omit it",
+        ),
+        (
+            {"model__kind": "nat", "model__layer_predictions": True},
+            "model.layer_predictions: needs objective.deep_supervision=true, which trains the predictions",
+        ),
+        (
+            {"model__kind": "nat", "objective__mixed_training": 0.3},
+            "objective.mixed_training: needs model.layer_predictions=true, or omit it",
+        ),
+        (
+            {"model__kind": "nat", "model__length": "ctc", "objective__ngram_overlap": 2},
+            "objective.ngram_overlap: is for model.length=dag, not ctc; omit it",
+        ),
+        ({"model__kind": "nat", "model__upsample_mode": "mask"}, "model.upsample_mode is for model.length=end"),
         ({"model__kind": "nat", "objective__r_drop": 1.0}, "objective.r_drop is for model.kind=transformer, not nat"),
         ({"model__kind": "nat", "objective__glancing_ratio": [0.5, 1.5]}, "objective.glancing_ratio"),
         (
