@@ -4,50 +4,46 @@
 
 trains on the built-in corpus, checks the BLEU of each length model, and writes benchmarks/results/nat-builtin.json.
 
-    python benchmarks/nat.py teacher  --data DATA --out OUT
-    python benchmarks/nat.py distill  --data DATA --out OUT --extra train.en.gz --extra valid.en.gz --extra test.en.gz
-    python benchmarks/nat.py students --data DATA --out OUT --round-weights
-    python benchmarks/nat.py timing   --data DATA --out OUT [--device cpu]
+    python benchmarks/nat.py timing DATA RUNS [--device cpu]
     python benchmarks/nat.py plot
 
-do the same on Multi30k in stages, on one GPU: train the autoregressive teacher; translate the training set, and further
-English captions (here the three files of 3AM), with it; train all students on these translations at the same time;
-time and score all models; draw the figures. DATA contains the tokenised train, val and test_2016_flickr as .en.gz and
-.de.gz. Every stage can be interrupted and resumed, and skips what is finished; --minutes limits training. --teacher RUN
-uses an existing model. `timing` updates OUT/nat-DEVICE.json after every measurement; `plot` draws the results in
-benchmarks/results to docs/images.
+times and scores models of Multi30k and draws the figures. DATA contains the tokenised test_2016_flickr.en.gz and
+.de.gz; RUNS is the folder of the runs, which
+
+    python benchmarks/translation.py multi30k-nat DATA RUNS every --test
+
+trains; models that were not trained are skipped. On a GPU, some systems are timed without CUDA graphs, too, and on a
+CPU with int8 weights. `timing` updates RUNS/nat-gpu.json or RUNS/nat-cpu.json after every measurement; `plot` draws the
+results in benchmarks/results to docs/images.
 """
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-import safetensors.torch
 import torch
 from harness import RESULTS, environment, save_result
-from reports.nat import EAGER, GREEDY, IMAGES, ONE_PASS
+from reports.nat import DEEP, EAGER, GREEDY, IMAGES, INT8, ONE_PASS, TEN
 from translation import Table
 
 from regard.data.builtin.corpus import load_examples
-from regard.data.text.readers import read_lines, read_pairs
+from regard.data.text.readers import read_pairs
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.nat import NATGenerator
 from regard.evaluation.metrics import bleu, exact_match
 from regard.evaluation.speed.harness import Result, measure_speed, tabulate
 from regard.evaluation.speed.translation import TranslationSystem
-from regard.models.folder import WEIGHTS, find_model_folder
 from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 
@@ -68,54 +64,35 @@ MIN_BLEU: list[tuple[str, dict[str, Any], float]] = [
 ]
 
 
-@dataclass(frozen=True)
-class Student:
-    """A model trained on the translations of the teacher.
-
-    Attributes:
-        changes: Changes to the recipe `multi30k-en-de`.
-        warm: Whether it is initialised with the encoder of the teacher.
-    """
-
-    changes: list[str]
-    warm: bool = True
-
-
-NAT = ["model.kind=nat", "model.dropout=0.2", "model.hidden_dropout=0.1", "search.beam=1"]
-CAPTURED = ["batch.tokens=8192", "batch.layout=packed", "training.cuda_graph=true"]
-LONG = [*NAT, *CAPTURED, "training.steps=9000", "training.validate_every=1800"]
-CTC = [*NAT, "model.length=ctc"]
-# Up to the best validation of a longer run: the learning rate does not depend on the number of steps, averaging would.
-SHORT = ["training.steps=1600", "training.validate_every=1600", "training.average=0"]
-LARGE = ["batch.tokens=16384", "batch.layout=padded"]
-STUDENTS = {
-    "deep-shallow": Student(
-        ["model.encoder_layers=12", "model.decoder_layers=1", "training.cuda_graph=true"], warm=False
-    ),
-    "mask-predict": Student([*LONG, "search.iterations=4"]),
-    "end": Student([*LONG, "model.length=end"]),
-    "ctc": Student([*CTC, *CAPTURED, "objective.reveal=none", *SHORT]),
-    "ctc-glat": Student([*CTC, *LARGE, "training.steps=2000", "training.validate_every=500"]),
-    "dag": Student([*Table.load("multi30k-nat").configurations["distilled"].set]),
-}
-SYSTEMS: list[tuple[str, str, str]] = [  # name, run, search settings
+SYSTEMS: list[tuple[str, str, str]] = [  # name, configuration of multi30k-nat.yaml, search settings
     (GREEDY, "teacher", "beam=1"),
     ("teacher, beam 5", "teacher", "beam=5"),
-    ("12+1 layers, greedy", "deep-shallow", "beam=1"),
-    ("12+1 layers, beam 5", "deep-shallow", "beam=5"),
-    ("mask-predict, 1 iteration", "mask-predict", "iterations=1"),
-    ("mask-predict, 4 iterations", "mask-predict", "iterations=4"),
-    ("mask-predict, 10 iterations", "mask-predict", "iterations=10"),
-    ("mask-predict, 10 iterations, 3 lengths", "mask-predict", "iterations=10,lengths=3"),
-    ("mask-predict, 4 iterations, 5 lengths, reranked", "mask-predict", "iterations=4,lengths=5,rerank={teacher}"),
-    ("mask-predict, 10 iterations, 5 lengths, reranked", "mask-predict", "iterations=10,lengths=5,rerank={teacher}"),
-    ("cut at END", "end", ""),
-    ("CTC", "ctc", ""),
-    ("CTC + GLAT", "ctc-glat", ""),
-    ("CTC + GLAT, prefix beam 5", "ctc-glat", "beam=5"),
-    *((f"graph, {path}", "dag", f"path={path}") for path in ("greedy", "lookahead", "viterbi")),
-    ("graph, beam 5", "dag", "beam=5"),
+    (DEEP, "captions-deep-shallow", "beam=1"),
+    ("12+1 layers, beam 5", "captions-deep-shallow", "beam=5"),
+    ("mask-predict, 1 iteration", "captions-mask-predict", "iterations=1"),
+    ("mask-predict, 4 iterations", "captions-mask-predict", "iterations=4"),
+    (TEN, "captions-mask-predict", "iterations=10"),
+    (f"{TEN}, 3 lengths", "captions-mask-predict", "iterations=10,lengths=3"),
+    *(
+        (
+            f"mask-predict, {count} iterations, 5 lengths, reranked",
+            "captions-mask-predict",
+            f"iterations={count},lengths=5,rerank={{teacher}}",
+        )
+        for count in (4, 10)
+    ),
+    ("cut at END", "captions-end", ""),
+    ("CTC", "captions-ctc-plain", ""),
+    ("CTC + GLAT", "captions-ctc", ""),
+    ("CTC + GLAT, prefix beam 5", "captions-ctc", "beam=5"),
+    ("CTC + GLAT + DSLP", "captions-ctc-dslp", ""),
+    *((f"graph, {path}", "captions-dag", f"path={path}") for path in ("greedy", "lookahead", "viterbi")),
+    ("graph, beam 5", "captions-dag", "beam=5"),
+    *((f"graph + FA, {path}", "captions-dag-fuzzy", f"path={path}") for path in ("greedy", "lookahead", "viterbi")),
+    ("graph + FA, beam 5", "captions-dag-fuzzy", "beam=5"),
 ]
+INT8_ON_CPU = (GREEDY, "teacher, beam 5", DEEP, "12+1 layers, beam 5", "CTC + GLAT", "graph + FA, lookahead")
+"""Systems that are measured on a CPU with int8 weights, too."""
 
 
 @dataclass(frozen=True)
@@ -129,37 +106,12 @@ class EagerSystem(TranslationSystem):
             return super().translate(sources)
 
 
-def start_training(
-    recipe: str, out: Path, changes: Sequence[str], files: Sequence[str] = ()
-) -> subprocess.Popen[bytes]:
-    """Start or resume a training run that prints to OUT.log."""
+def train(recipe: str, out: Path, changes: Sequence[str]) -> None:
+    """Train or resume a run, which prints to OUT.log."""
     settings = [word for change in changes for word in ("--set", change)]
-    words = [sys.executable, "-m", "regard", "train", recipe, *files, "--out", str(out), *settings]
-    log = out.with_name(f"{out.name}.log").open("ab")
-    return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-
-
-def wait_for(processes: dict[str, subprocess.Popen[bytes]], out: Path, minutes: float | None) -> None:
-    """Wait for training runs, and stop them after the given time; they save a checkpoint first."""
-    deadline = time.monotonic() + 60 * minutes if minutes else None
-    stopped = False
-    while any(process.poll() is None for process in processes.values()):
-        time.sleep(5)
-        if int(time.monotonic()) % 60 < 5:
-            for name in processes:
-                lines = (out / f"{name}.log").read_text(errors="replace").strip().splitlines()
-                print(f"{name}: {lines[-1] if lines else ''}", flush=True)
-        if deadline and time.monotonic() > deadline and not stopped:
-            stopped = True
-            for process in processes.values():
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-    for name, process in processes.items():
-        print(f"{name}: {'finished' if process.returncode == 0 else f'exit code {process.returncode}'}", flush=True)
-    if stopped:
-        sys.exit("stopped after --minutes; run the same command to resume")
-    if failed := [name for name, process in processes.items() if process.returncode]:
-        sys.exit(f"{', '.join(failed)}: training failed; see the log in {out}")
+    words = [sys.executable, "-m", "regard", "train", recipe, "--out", str(out), *settings]
+    with out.with_name(f"{out.name}.log").open("ab") as log:
+        subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=True)
 
 
 def is_finished(run: Path) -> bool:
@@ -176,7 +128,7 @@ def check_builtin(out: Path) -> None:
     for name, changes in BUILTIN.items():
         if not is_finished(out / name):
             print(f"training {name}", flush=True)
-            wait_for({name: start_training("demo", out / name, changes)}, out, None)
+            train("demo", out / name, changes)
     test = load_examples("test")
     sources, references = [example.pair.source for example in test], [example.pair.target for example in test]
     rows, missed = [], []
@@ -195,81 +147,6 @@ def check_builtin(out: Path) -> None:
     save_result(result, "nat-builtin")
     if missed:
         sys.exit("; ".join(missed))
-
-
-# Multi30k
-
-
-def corpus_options(data: Path, source: Path | None = None, target: Path | None = None) -> list[str]:
-    """Return the options of `regard train` for the given training files, by default those of Multi30k."""
-    train = source or data / "train.en.gz", target or data / "train.de.gz"
-    names = ("--src", "--tgt", "--valid-src", "--valid-tgt")
-    paths = (*train, data / "val.en.gz", data / "val.de.gz")
-    return [word for name, path in zip(names, paths, strict=True) for word in (name, str(path))]
-
-
-def train_teacher(data: Path, out: Path, changes: list[str], minutes: float | None) -> None:
-    if not is_finished(out / "teacher"):
-        changes = ["training.cuda_graph=true", *changes]
-        process = start_training("multi30k-en-de", out / "teacher", changes, corpus_options(data))
-        wait_for({"teacher": process}, out, minutes)
-
-
-def distill(data: Path, out: Path, teacher: Path, extra: Sequence[Path]) -> None:
-    """Translate the training set with the teacher, and further sentences whose words all occur in it."""
-    sources = out / "sources.en"
-    if not sources.exists():
-        sentences = list(read_lines(data / "train.en.gz"))
-        known = {line for name in ("train", "val", "test_2016_flickr") for line in read_lines(data / f"{name}.en.gz")}
-        words = {word for line in sentences for word in line.split()}
-        for path in extra:
-            new = [line for line in dict.fromkeys(map(tokenise, read_lines(path))) if line not in known]
-            new = [line for line in new if words.issuperset(line.split())]
-            print(f"{path}: {len(new):,} sentences of known words that are not in the training, validation or test set")
-            sentences += new
-            known.update(new)
-        sources.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    files = ["--src", sources, "--out-src", out / "distilled.en", "--out-tgt", out / "distilled.de"]
-    command = [sys.executable, "-m", "regard", "distill", teacher, *files, "--beam", "5", "--resume"]
-    subprocess.run([str(word) for word in command], check=True)
-
-
-@cache
-def moses() -> tuple[Any, Any]:
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-    return MosesPunctNormalizer("en"), MosesTokenizer("en")
-
-
-def tokenise(line: str) -> str:
-    """Preprocess English like the published Multi30k: lowercased, normalised and tokenised with Moses."""
-    normaliser, tokenizer = moses()
-    return str(tokenizer.tokenize(normaliser.normalize(line.lower()), return_str=True))
-
-
-def train_students(
-    data: Path, out: Path, teacher: Path, names: Sequence[str], changes: list[str], minutes: float | None
-) -> None:
-    """Train all students at the same time, because models of this size leave most of a GPU idle."""
-    processes = {}
-    for name in [name for name in names if not is_finished(out / name)]:
-        student = STUDENTS[name]
-        warm = [f"init.from={teacher}", "init.parts=encoder"] if student.warm else []
-        files = corpus_options(data, out / "distilled.en", out / "distilled.de")
-        processes[name] = start_training("multi30k-en-de", out / name, [*student.changes, *warm, *changes], files)
-    wait_for(processes, out, minutes)
-
-
-def round_weights(run: Path) -> None:
-    """Round the weights of the best model to bfloat16, which compress to half the size."""
-    path = find_model_folder(run) / WEIGHTS
-    tensors = {name: tensor.bfloat16().to(tensor.dtype) for name, tensor in safetensors.torch.load_file(path).items()}
-    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
-
-
-def are_rounded(run: Path) -> bool:
-    tensors = safetensors.torch.load_file(find_model_folder(run) / WEIGHTS).values()
-    return all(torch.equal(tensor, tensor.bfloat16().to(tensor.dtype)) for tensor in tensors)
 
 
 # Speed and quality
@@ -299,16 +176,19 @@ class CallTimer:
         return [round(1000 * median(turn), 4) for turn in turns[1:] or turns]
 
 
-def measure(data: Path, out: Path, teacher: Path, device: torch.device, seconds: float, batches: list[int]) -> None:
+def measure(data: Path, runs: Path, device: torch.device, seconds: float, batches: list[int]) -> None:
     """Time and score all trained systems, save the result after every measurement, and print the criteria."""
     pairs = list(read_pairs(data / "test_2016_flickr.en.gz", data / "test_2016_flickr.de.gz"))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    systems = open_systems(out, teacher, device)
-    runs = {run: teacher if run == "teacher" else out / run for run in dict.fromkeys(run for _, run, _ in SYSTEMS)}
+    systems = open_systems(runs, device)
+    table = Table.load("multi30k-nat")
+    configurations = {name: table.configurations[name] for _, name, _ in SYSTEMS if run_folder(runs, name).exists()}
     about = {
         "what": "Multi30k en-de, test_2016_flickr, tokenised and lowercased; median times of a batch, text to text",
-        "students": {name: asdict(student) for name, student in STUDENTS.items()},
-        "rounded_to_bfloat16": [run for run, folder in runs.items() if folder.exists() and are_rounded(folder)],
+        "configurations": {
+            name: configuration.model_dump(mode="json", exclude_unset=True)
+            for name, configuration in configurations.items()
+        },
         **environment(device),
     }
     results = [
@@ -316,7 +196,7 @@ def measure(data: Path, out: Path, teacher: Path, device: torch.device, seconds:
         for system in systems
     ]
     turns: list[list[list[float]]] = [[] for _ in systems]
-    path = out / f"nat-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
+    path = runs / f"nat-{'gpu' if device.type == 'cuda' else 'cpu'}.json"
     save = partial(save_results, path, about, results, turns)
     for batch in batches:
         timer = CallTimer([])
@@ -333,19 +213,27 @@ def measure(data: Path, out: Path, teacher: Path, device: torch.device, seconds:
     save(check_criteria(results))
 
 
-def open_systems(out: Path, teacher: Path, device: torch.device) -> list[TranslationSystem]:
+def run_folder(runs: Path, configuration: str) -> Path:
+    """Return the model of a configuration, that of the first seed."""
+    return runs / f"{configuration}-seed1" / "run" / "best"
+
+
+def open_systems(runs: Path, device: torch.device) -> list[TranslationSystem]:
     """Load a separate model for each system, so that no system uses graphs captured by another."""
     systems = []
-    for name, run, options in SYSTEMS:
-        folder = teacher if run == "teacher" else out / run
+    for name, configuration, options in SYSTEMS:
+        folder = run_folder(runs, configuration)
         if not folder.exists():
             print(f"{name}: skipped, because {folder} does not exist", flush=True)
             continue
-        options = options.format(teacher=teacher)
+        options = options.format(teacher=run_folder(runs, "teacher"))
         path = f"{folder}:{options}" if options else str(folder)
         systems.append(replace(TranslationSystem.open(path, device), name=name))
         if device.type == "cuda" and name in (GREEDY, *ONE_PASS):
             systems.append(replace(EagerSystem.open(path, device), name=name + EAGER))
+        if device.type == "cpu" and name in INT8_ON_CPU:
+            path = f"{folder}:{','.join(filter(None, (options, 'precision=int8')))}"
+            systems.append(replace(TranslationSystem.open(path, device), name=name + INT8))
     return systems
 
 
@@ -412,42 +300,24 @@ def check_criteria(results: list[Result]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["builtin", "teacher", "distill", "students", "timing", "plot"])
-    parser.add_argument("--data", type=Path, help="folder of Multi30k")
-    parser.add_argument("--out", type=Path, default=Path("runs/nat"))
-    parser.add_argument("--teacher", type=Path, help="a trained run to use instead of OUT/teacher")
-    parser.add_argument("--extra", type=Path, action="append", default=[], help="further English sentences to distill")
-    parser.add_argument("--only", action="append", choices=list(STUDENTS), help="students to train; all by default")
-    parser.add_argument("--set", action="append", default=[], dest="changes", help="a change to every recipe")
-    parser.add_argument("--round-weights", action="store_true", help="round the students' weights to bfloat16")
-    parser.add_argument("--minutes", type=float, help="stop training after this time")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, default=3.0, help="timing of each system and batch size")
-    parser.add_argument("--batch", type=int, action="append", help="batch sizes; 1, 8 and 64 by default")
+    stages = parser.add_subparsers(dest="stage", required=True)
+    builtin = stages.add_parser("builtin")
+    builtin.add_argument("--out", type=Path, default=Path("runs/nat"))
+    timing = stages.add_parser("timing")
+    timing.add_argument("data", type=Path, help="folder of the tokenised Multi30k")
+    timing.add_argument("runs", type=Path, help="folder of the runs of benchmarks/translation.py")
+    timing.add_argument("--device", default="auto")
+    timing.add_argument("--seconds", type=float, default=3.0, help="timing of each system and batch size")
+    timing.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64, 512], help="batch sizes")
+    stages.add_parser("plot")
     arguments = parser.parse_args()
-    data, out = arguments.data, arguments.out
     if arguments.stage == "builtin":
-        check_builtin(out)
-        return
-    if arguments.stage == "plot":
+        check_builtin(arguments.out)
+    elif arguments.stage == "plot":
         plot_all()
-        return
-    if data is None:
-        parser.error("--data is required")
-    out.mkdir(parents=True, exist_ok=True)
-    teacher = arguments.teacher or out / "teacher"
-    if arguments.stage == "teacher":
-        train_teacher(data, out, arguments.changes, arguments.minutes)
-    elif arguments.stage == "distill":
-        distill(data, out, teacher, arguments.extra)
-    elif arguments.stage == "students":
-        names = arguments.only or list(STUDENTS)
-        train_students(data, out, teacher, names, arguments.changes, arguments.minutes)
-        for name in names if arguments.round_weights else ():
-            round_weights(out / name)
     else:
         device = choose_device(arguments.device)
-        measure(data, out, teacher, device, arguments.seconds, arguments.batch or [1, 8, 64])
+        measure(arguments.data, arguments.runs, device, arguments.seconds, arguments.batch)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,7 @@ PAGES: dict[str, dict[str, Writer]] = {
     "docs/web-page.md": {"speed of the page": of("web-page", serving.write_page)},
     "docs/nat.md": {
         "settings of NAT": settings.write_nat,
+        "quality of NAT": of_all(["multi30k-nat/*"], nat.write_quality, otherwise=""),
         "trade-off": of_all([f"nat-{name}" for name in ("builtin", "gpu", "cpu")], nat.write_trade_off),
         "claims": of_all([f"nat-{name}" for name in ("gpu", "cpu")], nat.write_claims),
     },

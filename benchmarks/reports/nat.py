@@ -1,16 +1,30 @@
 """Speed and quality of non-autoregressive models, and which published claims hold."""
 
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+from .configurations import group_by_configuration, validation_bleu
 from .markdown import begin_sentence, cite, paragraphs, table
 from .results import Result
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 GREEDY, DEEP, TEN = "teacher, greedy", "12+1 layers, greedy", "mask-predict, 10 iterations"
-ONE_PASS = ("mask-predict, 1 iteration", "cut at END", "CTC", "CTC + GLAT")
+ONE_PASS = (
+    "mask-predict, 1 iteration",
+    "cut at END",
+    "CTC",
+    "CTC + GLAT",
+    "CTC + GLAT + DSLP",
+    "graph, greedy",
+    "graph, lookahead",
+    "graph + FA, greedy",
+    "graph + FA, lookahead",
+)
 EAGER = ", eager"
 """Suffix of systems that run without CUDA graphs, as in other libraries."""
+INT8 = ", int8"
+"""Suffix of systems with int8 weights."""
 Row = dict[str, Any]
 CLAIMED = {"CTC": 89, "CTC + GLAT": 92, TEN: 95}
 """Published percentage of the autoregressive BLEU on WMT14."""
@@ -36,6 +50,38 @@ def write_claims(found: dict[str, Result]) -> str:
     """Published claims next to our figures."""
     results = [result for result in found.values() if all(row["score"] for row in result["results"])]
     return "\n".join((_judge_quality(results[0]), _judge_speed(results), _judge_caution(results))) if results else ""
+
+
+def write_quality(found: dict[str, Result]) -> str:
+    """BLEU of every configuration of multi30k-nat.yaml, and its share of that of the teacher."""
+    groups = group_by_configuration(found)
+    tested = {name: [run for run in runs if "score" in run] for name, runs in groups.items()}
+    means = {name: fmean(run["score"]["value"] for run in runs) for name, runs in tested.items() if runs}
+    teacher, rows = means.get("teacher"), []
+    for name, mean in sorted(means.items(), key=lambda item: -item[1]):
+        scores = [run["score"]["value"] for run in tested[name]]
+        rows.append(
+            (
+                name,
+                ", ".join(dict.fromkeys(run["search"] for run in tested[name])),
+                str(len(scores)),
+                f"{validation_bleu(tested[name]):.2f}",
+                f"**{mean:.2f}**" + (f" ± {stdev(scores):.2f}" if scores[1:] else ""),
+                f"{100 * mean / teacher:.1f} %" if teacher else "",
+                f"{fmean(run['training_seconds'] for run in tested[name]):.0f}",
+            )
+        )
+    if not rows:
+        return ""
+    first = next(run for runs in tested.values() for run in runs)
+    heads = ("configuration", "search", "seeds", "BLEU valid", "BLEU test", "of the teacher", "training s")
+    return paragraphs(
+        "Multi30k en-de, test_2016_flickr, tokenised and lowercased; the search is the best one on the validation set, "
+        "± is the standard deviation of the seeds:",
+        table(heads, rows),
+        f"Configurations of benchmarks/configurations/multi30k-nat.yaml. Signature `{first['score']['signature']}`. "
+        f"{cite(first, with_command=False)}; `python benchmarks/translation.py multi30k-nat DATA OUT every --test`.",
+    )
 
 
 def _quality(result: Result) -> str:
@@ -75,7 +121,7 @@ def _times(row: Row, first: Row) -> list[str]:
 
 def _note(result: Result) -> str:
     """Conditions of a table."""
-    rounded = result["rounded_to_bfloat16"]
+    rounded = result.get("rounded_to_bfloat16", [])
     weights = f"The weights of {_list(rounded)} were stored in bfloat16. " if rounded else ""
     turns = [turns for row in result["results"] for timing in row["timings"] if (turns := timing.get("turns"))]
     taken = (
@@ -94,10 +140,15 @@ def _note(result: Result) -> str:
 
 def _training_data(result: Result) -> str:
     """Training data of the students."""
+    if "students" not in result:
+        return (
+            "Models are those of seed 1 of benchmarks/configurations/multi30k-nat.yaml, trained on the teacher's "
+            "translations of the training set and of further captions. "
+        )
     warm = [name for name, student in result["students"].items() if student["warm"]]
     parts = ["All students were trained on the teacher's translations of the training set and of further captions"]
     parts += [f"{_list(warm)} started from the teacher's encoder"] if warm else []
-    alike = "Steps and batch sizes were chosen for each model: `STUDENTS` in benchmarks/nat.py"
+    alike = "Steps and batch sizes were chosen for each model"
     return f"{'; '.join(parts)}. {alike}. "
 
 
@@ -125,10 +176,11 @@ def _holds(true: bool) -> str:
 def _judge_speed(results: list[Result]) -> str:
     parts, reached = [], {"one pass": 0.0, "ten iterations": 0.0}
     for result in results:
-        ratios, rounds = _ratios(result, GREEDY, ONE_PASS), _ratios(result, GREEDY, (TEN,))
+        one_pass = _one_pass(result)
+        ratios, rounds = _ratios(result, GREEDY, one_pass), _ratios(result, GREEDY, (TEN,))
         reached["ten iterations"] = max(reached["ten iterations"], rounds[1][1])
         has_eager = any(row["name"] == GREEDY + EAGER for row in result["results"])
-        eager = _ratios(result, GREEDY + EAGER, tuple(name + EAGER for name in ONE_PASS)) if has_eager else {}
+        eager = _ratios(result, GREEDY + EAGER, tuple(name + EAGER for name in one_pass)) if has_eager else {}
         reached["one pass"] = max(reached["one pass"], *(of_all[1][1] for of_all in (ratios, eager) if of_all))
         mode = ", both with CUDA graphs" if has_eager else ""
         ten = _list([f"{low:.1f}" for low, _ in rounds.values()])
@@ -151,7 +203,7 @@ def _judge_speed(results: list[Result]) -> str:
 def _explain_capture(result: Result) -> str:
     """Why the speed-up differs with and without CUDA graphs."""
     rows = {row["name"]: row for row in result["results"]}
-    best = max(ONE_PASS, key=lambda name: float(rows[name]["score"]["value"]))
+    best = max(_one_pass(result), key=lambda name: float(rows[name]["score"]["value"]))
     times = {
         name: rows[name]["timings"][0]["milliseconds"] for how in ("", EAGER) for name in (GREEDY + how, best + how)
     }
@@ -164,13 +216,22 @@ def _explain_capture(result: Result) -> str:
 
 def _judge_caution(results: list[Result]) -> str:
     scores = {row["name"]: row["score"]["value"] for row in results[0]["results"]}
-    best = max(scores[name] for name in ONE_PASS)
-    parts = [f"on {result['machine']}, one pass is {_in_words(_ratios(result, DEEP, ONE_PASS))}" for result in results]
+    best = max(scores[name] for name in _one_pass(results[0]))
+    parts = [
+        f"on {result['machine']}, one pass is {_in_words(_ratios(result, DEEP, _one_pass(result)))}"
+        for result in results
+    ]
     return (
         "- **Caution** (Helcl et al. 2022): the baseline to beat is an autoregressive model with a deep encoder and a "
         f"shallow decoder. With 12+1 layers it has {scores[DEEP]:.1f} BLEU with greedy search; the best single pass "
         f"has {best:.1f}. Compared with it, {_list(parts)}."
     )
+
+
+def _one_pass(result: Result) -> tuple[str, ...]:
+    """Names of the measured systems that decode in one pass."""
+    measured = {row["name"] for row in result["results"]}
+    return tuple(name for name in ONE_PASS if name in measured)
 
 
 def _ratios(result: Result, usual: str, others: tuple[str, ...]) -> dict[int, tuple[float, float]]:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks import nat as script
 from benchmarks.reports import nat as report
+from benchmarks.translation import Table
 from regard import Translator
 from regard.decoding.cuda_graph.nat import CapturedNAT
 from regard.models.nat import NATransformer, NATransformerConfig
-from regard.training.tasks.registry import load_recipe
 from tests.interop.random_models import random_translator
 
 
-@pytest.mark.parametrize("student", script.STUDENTS.values(), ids=script.STUDENTS)
-def test_students_have_valid_recipes(student: script.Student) -> None:
-    recipe = load_recipe(Path("multi30k-en-de"), student.changes)
-    assert recipe.training.validate_every <= recipe.training.steps
-    assert recipe.training.steps % recipe.training.validate_every == 0
+def test_systems_are_configurations_of_the_table() -> None:
+    configurations = Table.load("multi30k-nat").configurations
+    names = [name for name, _, _ in script.SYSTEMS]
+    assert {configuration for _, configuration, _ in script.SYSTEMS} <= configurations.keys()
+    assert {*report.ONE_PASS, *script.INT8_ON_CPU, report.GREEDY, report.DEEP, report.TEN} <= set(names)
 
 
 def test_turns_are_consecutive_calls_of_a_system() -> None:
@@ -40,9 +38,10 @@ def test_results_contain_no_paths_of_this_machine(
 ) -> None:
     (tmp_path / "test_2016_flickr.en.gz").write_bytes(gzip.compress(b"I love apples\nWe see cats\n"))
     (tmp_path / "test_2016_flickr.de.gz").write_bytes(gzip.compress("我喜欢苹果\n我们看见猫\n".encode()))
-    paths = {"--data": tmp_path, "--out": tmp_path, "--teacher": trained_run}
-    words = ["timing", *(str(word) for option in paths.items() for word in option), "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["nat.py", *words, "--seconds", "0", "--batch", "1", "--batch", "2"])
+    (tmp_path / "teacher-seed1").mkdir()
+    (tmp_path / "teacher-seed1" / "run").symlink_to(trained_run)
+    words = ["timing", str(tmp_path), str(tmp_path), "--device", "cpu", "--seconds", "0", "--batch", "1", "2"]
+    monkeypatch.setattr(sys, "argv", ["nat.py", *words])
     counts: list[list[int]] = []
     save_results = script.save_results
 
@@ -53,22 +52,17 @@ def test_results_contain_no_paths_of_this_machine(
 
     monkeypatch.setattr(script, "save_results", count_and_save)
     script.main()
-    assert counts == [[1, 0], [2, 0], [2, 1], [2, 2], [2, 2]]  # timings and scores so far
+    assert counts == [[1, 0], [2, 0], [2, 1], [2, 2], [2, 3], [2, 4], [2, 4]]  # timings and scores so far
     text = (tmp_path / "nat-cpu.json").read_text()
     assert str(tmp_path) not in text
     assert str(trained_run) not in text
     result = json.loads(text)
-    assert f"--teacher {trained_run.name} --device cpu" in result["command"]
+    assert "--device cpu" in result["command"]
+    assert [row["name"] for row in result["results"]] == [
+        *("teacher, greedy", "teacher, greedy, int8", "teacher, beam 5", "teacher, beam 5, int8")
+    ]
+    assert [*result["configurations"]] == ["teacher"]
     assert [len(timing["turns"]) for timing in result["results"][0]["timings"]] == [5, 5]
-    assert result["rounded_to_bfloat16"] == []
-
-
-def test_rounded_weights_are_detected(trained_run: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(trained_run / "best", tmp_path / "model"))
-    assert not script.are_rounded(folder)
-    script.round_weights(folder)
-    assert script.are_rounded(folder)
-    assert torch.isfinite(Translator.load(folder).embed(["I"])[0]).all()
 
 
 def row(name: str, score: float, *milliseconds: float) -> dict[str, Any]:
@@ -80,7 +74,7 @@ def row(name: str, score: float, *milliseconds: float) -> dict[str, Any]:
 
 def example_result() -> dict[str, Any]:
     rows = [row(report.GREEDY, 38, 60, 90), row("teacher, beam 5", 40, 90, 200), row(report.DEEP, 39, 24, 18)]
-    rows += [row(name, 36 - n, 12 + 3 * n, 18 * (n + 1)) for n, name in enumerate(report.ONE_PASS)]
+    rows += [row(name, 36 - n, 12 + 3 * n, 18 * (n + 1)) for n, name in enumerate(report.ONE_PASS[:4])]
     rows += [row(report.TEN, 37, 40, 180), row(f"{report.TEN}, 3 lengths", 38, 80, 300)]
     rows += [row(f"mask-predict, {n} iterations, 5 lengths, reranked", 39.2, 90, 400) for n in (4, 10)]
     students = {name: {"warm": name == "ctc"} for name in ("deep", "end", "ctc")}
@@ -102,7 +96,7 @@ def test_claims_follow_from_the_results() -> None:
 def test_claims_compare_eager_systems_with_each_other() -> None:
     result = example_result()
     result["results"].append(row(report.GREEDY + report.EAGER, 38, 1200, 600))
-    result["results"] += [row(name + report.EAGER, 36, 60, 100) for name in report.ONE_PASS]
+    result["results"] += [row(name + report.EAGER, 36, 60, 100) for name in report.ONE_PASS[:4]]
     text = report.write_claims({"nat-gpu": result})
     assert "one pass is 20.0 to 20.0 times as fast at batch 1 and 6.0 to 6.0 times as fast at batch 8" in text
     assert "60.0 instead of 1200.0 ms, and mask-predict, 1 iteration 12.0 instead of 60.0 ms" in text
@@ -117,6 +111,20 @@ def test_trade_off_table_has_spread_and_conditions() -> None:
     assert "Models alternate" in text
     assert "and of further captions; ctc started from the teacher's encoder" in text
     assert "eager" not in text
+
+
+def test_quality_table_has_the_share_of_the_teacher() -> None:
+    def run(value: float, search: str = "beam 5") -> dict[str, Any]:
+        about = {"training_seconds": 60.0, "machine": "M", "versions": {"torch": "1"}, "date": "D"}
+        return about | {"val": value + 1, "search": search, "score": {"value": value, "signature": "tok:none"}}
+
+    found = {"teacher-seed1": run(40), "raw-dag-seed1": run(38, "viterbi"), "raw-dag-seed2": run(39, "beam 5")}
+    untested = {key: value for key, value in run(50).items() if key != "score"}
+    text = report.write_quality(found | {"raw-ctc-seed1": untested})
+    assert "| teacher | beam 5 | 1 | 41.00 | **40.00** | 100.0 % | 60 |" in text
+    assert "| raw-dag | viterbi, beam 5 | 2 | 39.50 | **38.50** ± 0.71 | 96.2 % | 60 |" in text
+    assert "raw-ctc" not in text
+    assert report.write_quality({"raw-ctc-seed1": untested}) == ""
 
 
 def test_eager_systems_do_not_replay_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
