@@ -44,7 +44,7 @@ wheel:
 	@tools/check_wheel.sh
 
 ray: .venv/installed-for-ray
-	@echo "== pytest on a local Ray cluster" && $(BIN)/pytest tests/serving/on_ray.py
+	@echo "== pytest on local Ray clusters" && $(BIN)/pytest tests/serving/on_ray.py tests/pipelines/on_ray.py
 
 .venv/bin/python:
 	@echo "== creating .venv with $$($(PYTHON) --version)"

@@ -59,6 +59,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 TRANSLATORS = {
     "README": "demo en-de",
     "attention": "",
+    "batch-work": "en-de",
     "bench": "en-de usual",
     "classification": "",
     "croco": "",
@@ -120,6 +121,9 @@ def make_files(folder: Path, page: str, trained: Path, toy: Path) -> None:
     pairs = [{"en": en, "de": de} for en, de in zip(english.splitlines(), chinese.splitlines(), strict=True)]
     lines = [json.dumps({"translation": pair}) for pair in pairs]
     (folder / "wmt" / "part.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "crawl").mkdir()
+    lines = [json.dumps({"source": line}) for line in english.splitlines()]
+    (folder / "crawl" / "0.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     (folder / "terms.tsv").write_text("en\tzh\napple\t苹果\n", "utf-8")
     with (folder / "memory.tmx").open("w", encoding="utf-8") as file:
         writer = TmxWriter(file.write, ("en", "zh"))
@@ -245,7 +249,7 @@ def more_options(words: list[str]) -> list[str]:
         batch = [] if "--attention" in words or "--training" in words else MEASURED_BRIEFLY[2:]
         return [*MEASURED_BRIEFLY[:2], *([] if "--batch" in words else batch)]
     if words[0] != "train":
-        return []
+        return ["--workers", "1"] if {"crawl", "synthetic"} & set(words) and "--workers" not in words else []
     if "--out" in words:
         shutil.rmtree(Path(words[words.index("--out") + 1]), ignore_errors=True)
     text = " ".join(words)

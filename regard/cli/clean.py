@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from regard.cli import options
+from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ DETECTION_PAIRS = 1000
 """Pairs whose script is examined if the languages are not known otherwise."""
 
 
+@add_shard_options
 def clean(
     src: Annotated[Path, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet or a folder of such files")],
+    shards: ShardOptions,
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line as in --src")] = None,
-    out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="new .tsv or .jsonl file for both sides; for shards, a folder")
+    ] = None,
     out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
     out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the target lines")] = None,
     report: Annotated[
@@ -63,13 +68,17 @@ def clean(
     settings = _read_settings(recipe, overrides or [], exclude or [], model is not None)
     if reverse_model is not None and model is None:
         raise UserError(f"--reverse-model {reverse_model}: needs --model, a model of the other direction")
-    paths = options.choose_pair_files(out, out_src, out_tgt, "clean")
     reports = report or []
-    for path in [*paths, *reports]:
+    if is_folder(src) and out is not None and out.suffix.lower() not in (".tsv", ".jsonl"):
+        options.reject_options("a folder of shards", {"--tgt": tgt, "--out-src": out_src, "--out-tgt": out_tgt})
+        _check_reports(reports, [src])
+        _clean_shards(src, out, settings, languages, [model, reverse_model], device, reports, shards)
+        return
+    shards.reject()
+    paths = options.choose_pair_files(out, out_src, out_tgt, "clean")
+    for path in paths:
         options.check_new_file(path, (src, tgt, *settings.exclude))
-    for path in reports:
-        if path.suffix.lower() not in (".html", ".json"):
-            raise UserError(f"{path}: --report writes .html or .json; choose a name with one of these suffixes")
+    _check_reports(reports, (src, tgt, *settings.exclude))
     for path in filter(None, (src, tgt)):
         if path.exists() and not path.is_dir():
             check_regular(path)  # because it is read twice
@@ -88,6 +97,82 @@ def clean(
         _write(cleaner, corpus, paths, reports)
     for line in cleaner.report.summary():
         typer.echo(line)
+
+
+def _check_reports(reports: Sequence[Path], inputs: Sequence[Path | None]) -> None:
+    for path in reports:
+        options.check_new_file(path, inputs)
+        if path.suffix.lower() not in (".html", ".json"):
+            raise UserError(f"{path}: --report writes .html or .json; choose a name with one of these suffixes")
+
+
+def _clean_shards(
+    src: Path,
+    out: Path,
+    settings: CleaningSettings,
+    languages: str | None,
+    models: Sequence[Path | None],
+    device: str,
+    reports: Sequence[Path],
+    shards: ShardOptions,
+) -> None:
+    """Keep the good rows of a folder of shards."""
+    from regard.cli.shards import checksum, fingerprints, open_run, run_job
+    from regard.console import Interruptions
+    from regard.data.text.languages import detect_language
+    from regard.files import replace_text_file
+    from regard.pipelines.shard_cleaning import Cleaning, ShardCleaner, read_pairs
+    from regard.pipelines.shard_jobs import TranslatorSource
+    from regard.pipelines.shards import Folder, divide, find_shards, read_rows
+
+    runs = [path for path in models if path is not None]
+    settings = settings.changed(exclude=[path.absolute() for path in settings.exclude])
+    if languages is not None:
+        codes = _parse_languages(languages)
+    else:
+        folder = Folder(src)
+        name, size = next(iter(find_shards(folder).items()))
+        first = next(read_rows(folder, divide(folder, name, size)[0]), None)
+        pairs = [] if first is None else read_pairs(first)[:DETECTION_PAIRS]
+        codes = detect_language(pair.source for pair in pairs), detect_language(pair.target for pair in pairs)
+    conditions = {
+        "settings": settings.model_dump(mode="json", exclude={"exclude"}),
+        "exclude": [checksum(path) for path in settings.exclude],
+        "languages": codes,
+        "models": fingerprints(runs),
+    }
+    run = open_run("clean", src, out, conditions)
+    sources = tuple(TranslatorSource((path.absolute(),), device) for path in runs)
+    cleaner = ShardCleaner(run, Cleaning(settings, codes, sources), shards.executor(device if runs else "cpu"))
+    cleaner.report.conditions |= {"files": [src.name], "languages": list(codes), "models": [str(path) for path in runs]}
+    cleaner.report.conditions |= {"settings": settings.model_dump(mode="json")}
+    if run.is_complete:
+        typer.echo(f"{run.target.url}: complete already")
+        return
+    with options.exit_on_interruption(), Interruptions(), PassProgress() as progress:
+        for name, pairs_read in cleaner.prepare():
+            progress(name, pairs_read)
+
+    def write_reports() -> None:
+        cleaner.finish()
+        for path in reports:
+            content = cleaner.report.as_json() if path.suffix.lower() == ".json" else cleaner.report.as_html()
+            with replace_text_file(path) as file:
+                file.write(content)
+
+    run_job(run, cleaner.job(), cleaner.executor, write_reports)
+    for line in cleaner.report.summary():
+        typer.echo(line)
+
+
+def _parse_languages(given: str) -> tuple[str, str]:
+    """Return the two language codes of --languages."""
+    from regard.data.text.languages import find_language
+
+    codes = [find_language(code) for code in given.split(",")]
+    if len(codes) != 2 or not all(codes):
+        raise UserError(f"--languages {given}: write two language codes with a comma, such as en,de")
+    return codes[0], codes[1]
 
 
 def _read_settings(
@@ -120,10 +205,7 @@ def _choose_languages(given: str | None, src: Path, tgt: Path | None, corpus: Co
     from regard.data.text.readers import languages_in_names
 
     if given is not None:
-        codes = [find_language(code) for code in given.split(",")]
-        if len(codes) != 2 or not all(codes):
-            raise UserError(f"--languages {given}: write two language codes with a comma, such as en,de")
-        return codes[0], codes[1]
+        return _parse_languages(given)
     header = corpus.shards[0].header() or ("", "")
     named = languages_in_names(src, tgt)
     codes = [find_language(column) or name for column, name in zip(header, named, strict=True)]

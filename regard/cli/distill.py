@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
     from regard.training.distillation import Corpus, Distillation
 
 
+@add_shard_options
 @options.add_search_options()
 def distill(
     teacher: options.Run,
     search: options.SearchOptions,
+    shards: ShardOptions,
     src: Annotated[
         Path | None, typer.Option(help="text to translate: lines, .tsv, .jsonl, .parquet, or a folder")
     ] = None,
     tgt: Annotated[Path | None, typer.Option(help="its translations, for --closest and --keep-reference")] = None,
     recipe: Annotated[Path | None, typer.Option(help="use the training pairs of a recipe instead of files")] = None,
-    out: Annotated[Path | None, typer.Option(help="new .tsv or .jsonl file for both sides")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="new .tsv or .jsonl file for both sides; for shards, a folder")
+    ] = None,
     out_src: Annotated[Path | None, typer.Option(help="instead of --out: new file for the source lines")] = None,
     out_tgt: Annotated[Path | None, typer.Option(help="with --out-src: new file for the translations")] = None,
     resume: options.Resume = False,
@@ -63,6 +68,12 @@ def distill(
         },
         "options",
     )
+    if src is not None and is_folder(src) and out is not None and out.suffix.lower() not in (".tsv", ".jsonl"):
+        rejected = {"--tgt": tgt, "--recipe": recipe, "--set": overrides, "--resume": resume}
+        options.reject_options("a folder of shards", rejected | {"--out-src": out_src, "--out-tgt": out_tgt})
+        _distill_shards([teacher, *(others or ())], src, out, distillation, shards, device)
+        return
+    shards.reject()
     paths = options.choose_pair_files(out, out_src, out_tgt, "distill")
     for path in paths:
         options.check_output(path, resume, (src, tgt))
@@ -100,6 +111,21 @@ def distill(
     counts.unusual.log()
     files = f"--src {paths[0]}" + (f" --tgt {paths[1]}" if len(paths) == 2 else "")
     typer.echo(f"next: regard train {files} --out RUN")
+
+
+def _distill_shards(
+    runs: Sequence[Path], src: Path, out: Path, distillation: Distillation, shards: ShardOptions, device: str
+) -> None:
+    """Replace the sources and targets of a folder of shards."""
+    from regard.cli.shards import fingerprints, open_run, run_job
+    from regard.pipelines.shard_jobs import TranslatorSource
+    from regard.training.shard_distillation import DistillJob
+
+    has_references = distillation.closest is not None or distillation.keep_reference
+    paths = tuple(run.absolute() for run in runs)
+    job = DistillJob(TranslatorSource(paths, device), distillation, has_references)
+    conditions = {"models": fingerprints(runs), "settings": distillation.model_dump(mode="json")}
+    run_job(open_run("distill", src, out, conditions), job, shards.executor(device))
 
 
 def _check_choice(closest: str | None, n_best: int) -> None:

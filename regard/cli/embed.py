@@ -7,26 +7,37 @@ from typing import Annotated
 import typer
 
 from regard.cli.classify import FileCounter, image_arguments
-from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input
+from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input, reject_options
+from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.console import LineProgress
 from regard.errors import UserError
 
 
+@add_shard_options
 def embed(
     run: Run,
-    out: Annotated[Path, typer.Option(help="file for the vectors, .npy or .safetensors; replaced if it exists")],
+    out: Annotated[
+        Path,
+        typer.Option(help="file for the vectors, .npy or .safetensors, replaced if it exists; for shards, a folder"),
+    ],
+    shards: ShardOptions,
     images: Images = None,
     source: Input = None,
     key: Key = None,
     pool: Annotated[str, typer.Option(help="mean: one vector per line; none: one per token")] = "mean",
     device: Device = "auto",
 ) -> None:
-    """Write embedding vectors of the lines of a file or of standard input, or of images."""
+    """Write embedding vectors of the lines of a file, of standard input or of a folder of shards, or of images."""
     from regard.models.folder import check_input_type, find_model_folder, model_input_type
     from regard.ops.dispatch import choose_device
     from regard.pipelines.embedder import Embedder, check_embedding_file, embed_lines, save_arrays
     from regard.pipelines.translator import Translator
 
+    if source is not None and is_folder(source):
+        reject_options("a folder of shards", {"an image": images, "--pool none": pool != "mean"})
+        _embed_shards(run, source, out, key or "source", device, shards)
+        return
+    shards.reject()
     check_file_name(out, "--out")
     reads = model_input_type(find_model_folder(run))
     if reads == "images":
@@ -44,6 +55,18 @@ def embed(
     save_arrays(arrays, out)
     shapes = ", ".join(f"{name} {' × '.join(map(str, array.shape))}" for name, array in arrays.items())
     typer.echo(f"{out}: {shapes}")
+
+
+def _embed_shards(run: Path, source: Path, out: Path, key: str, device: str, shards: ShardOptions) -> None:
+    """Write an array of vectors for each shard of a folder."""
+    from regard.cli.shards import fingerprints, open_run, run_job
+    from regard.models.folder import find_model_folder, model_input_type
+    from regard.pipelines.shard_jobs import EmbedJob
+
+    if (reads := model_input_type(find_model_folder(run))) in ("images", "pairs"):
+        raise UserError(f"{run}: reads {reads}, and shards hold text; give images as arguments, without --input")
+    job = EmbedJob(run.absolute(), device, key)
+    run_job(open_run("embed", source, out, {"models": fingerprints([run]), "key": key}), job, shards.executor(device))
 
 
 def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str) -> None:

@@ -20,6 +20,7 @@ from regard.cli.options import (
     check_file_name,
     reject_options,
 )
+from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.console import LineProgress
 from regard.errors import UserError, prefix_errors
 from regard.files import replace_text_file
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from regard.evaluation.translation import System
 
 
+@add_shard_options
 @add_search_options(*SAMPLING_OPTIONS)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="model folder, training run that contains one, or file of translations")],
     search: SearchOptions,
+    shards: ShardOptions,
     src: Annotated[Path | None, typer.Option(help="source sentences; or .tsv or .jsonl with references")] = None,
     ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
     data: Annotated[Path | None, typer.Option(help="image models: folder with a folder per class")] = None,
@@ -49,14 +52,31 @@ def evaluate(
     ter: Annotated[bool, typer.Option("--ter", help="also compute the translation edit rate")] = False,
     from_language: FromLanguage = None,
     to_language: ToLanguage = None,
-    out: Annotated[Path | None, typer.Option(help="file for the translations")] = None,
+    out: Annotated[Path | None, typer.Option(help="file for the translations; with --score, a folder")] = None,
+    score: Annotated[
+        bool, typer.Option("--score", help="add the cross-entropy of each pair of --src, a folder of shards")
+    ] = False,
+    reverse_model: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="with --score: model of the opposite direction, for dual cross-entropy"),
+    ] = None,
     save: Annotated[bool, typer.Option(help="save the scores in scores.json of the model folder")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with every setting")] = False,
     device: Device = "auto",
 ) -> None:
-    """Score a model on a test set: translations with sacreBLEU and its signatures, or the classes of images."""
+    """Score a model on a test set: translations with sacreBLEU and its signatures, or the classes of images.
+
+    With --score, the model scores the pairs of a folder of shards instead.
+    """
     from regard.ops.dispatch import choose_device
 
+    if score:
+        rejected = {"--ref": ref, "--data": data, "--against": against, "--paired": paired, "--ter": ter}
+        reject_options("--score", rejected | {"--tokenize": tokenize, "--lowercase": lowercase, "--json": as_json})
+        _score_shards(run, reverse_model, src, out, (from_language, to_language), device, shards)
+        return
+    shards.reject()
+    reject_options("a test set", {"--reverse-model": reverse_model})
     if (src is None) == (data is None):
         raise UserError("evaluate needs either --src, sentences for a translator, or --data, images for a classifier")
     if data is not None:
@@ -124,6 +144,29 @@ def evaluate(
     elif against is not None:
         typer.echo(f"{run} against {against}:")
         typer.echo("\n".join(str(value) for values in comparison.values() for value in values))
+
+
+def _score_shards(
+    run: Path,
+    reverse: Path | None,
+    src: Path | None,
+    out: Path | None,
+    languages: tuple[str | None, str | None],
+    device: str,
+    shards: ShardOptions,
+) -> None:
+    """Add the score of each pair of a folder of shards."""
+    from regard.cli.shards import fingerprints, open_run, run_job
+    from regard.pipelines.shard_jobs import ScoreJob, TranslatorSource
+
+    if src is None or not is_folder(src):
+        raise UserError(f"--score needs --src, a folder of .jsonl or .parquet shards with pairs, not {src}")
+    forward, backward = TranslatorSource((run.absolute(),), device, languages=languages), None
+    if reverse is not None:
+        backward = TranslatorSource((reverse.absolute(),), device, languages=languages[::-1])
+    runs = [path for path in (run, reverse) if path is not None]
+    conditions = {"models": fingerprints(runs), "languages": languages}
+    run_job(open_run("evaluate --score", src, out, conditions), ScoreJob(forward, backward), shards.executor(device))
 
 
 def _check_inputs(run: Path, src: Path, ref: Path | None, against: Path | None) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
+from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.errors import UserError
 from regard.files import open_regular
 
@@ -43,10 +44,12 @@ SERVER_OPTIONS = {
 }
 
 
+@add_shard_options
 @options.add_search_options()
 def translate(
     context: typer.Context,
     search: options.SearchOptions,
+    shards: ShardOptions,
     run: Annotated[Path | None, typer.Argument(help="model folder or training run; omitted with --server")] = None,
     text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
     source: options.Input = None,
@@ -80,7 +83,23 @@ def translate(
     from_language: options.FromLanguage = None,
     to_language: options.ToLanguage = None,
 ) -> None:
-    """Translate texts given as arguments, the lines of a file or of standard input, or a document."""
+    """Translate texts given as arguments, the lines of a file or of standard input, a document, or shards."""
+    if source is not None and is_folder(source):
+        options.reject_options(
+            "a folder of shards",
+            {"a text": text, "--resume": resume, "--format": format, "--column": column, "--json": as_json}
+            | {"--n-best": n_best, "--reject": reject, "--memory": memory, "--output-memory": output_memory}
+            | {"--engine": engine, "--server": server},
+        )
+        if run is None:
+            raise UserError("translate needs a model folder or a training run")
+        shard_model = ModelOptions(
+            run, others or (), device, None, precision, (from_language, to_language), glossary, None, None
+        )
+        constraints = _parse_constraints(prefix, require or (), forbid or ())
+        _translate_shards(source, output, key, shard_model, search, constraints, split, shards)
+        return
+    shards.reject()
     document = None if source is None else _find_document_format(source, format, column)
     languages = from_language, to_language
     if server is not None:
@@ -211,6 +230,42 @@ class ModelOptions:
         from regard.interop.ctranslate2 import load_translator
 
         return load_translator(self.run, *self.others, device=device, engine=self.engine, precision=self.precision)
+
+
+def _translate_shards(
+    source: Path,
+    output: Path | None,
+    key: str | None,
+    model: ModelOptions,
+    search: options.SearchOptions,
+    constraints: Constraints | None,
+    split: bool,
+    shards: ShardOptions,
+) -> None:
+    """Add the translation of each row of a folder of shards."""
+    from regard.cli.shards import checksum, fingerprints, open_run, run_job
+    from regard.pipelines.shard_jobs import TranslateJob, TranslatorSource
+
+    settings = search.settings(model.run)
+    if settings.n_best > 1:
+        raise UserError("n_best: shards hold the best translation of each row only; omit it")
+    runs = [model.run, *model.others]
+    paths = tuple(path.absolute() for path in runs)
+    glossary = None if model.glossary is None else model.glossary.absolute()
+    translator = TranslatorSource(paths, model.device, model.precision, model.languages, glossary)
+    job = TranslateJob(translator, settings, key or "source", split, constraints)
+    conditions = {
+        "models": fingerprints(runs),
+        "precision": model.precision,
+        "languages": model.languages,
+        "glossary": checksum(model.glossary),
+        "search": settings.model_dump(mode="json"),
+        "constraints": None if constraints is None else asdict(constraints),
+        "key": job.key,
+        "split": split,
+    }
+    run = open_run("translate", source, output, conditions, "--output")
+    run_job(run, job, shards.executor(model.device))
 
 
 def _find_document_format(source: Path, format: str | None, column: str | None) -> str | None:

@@ -43,6 +43,7 @@ class Cleaner:
 
     Attributes:
         report: Counts and examples, complete when all pairs were yielded.
+        excluded: Fingerprints of the excluded texts.
 
     Examples:
         >>> from regard.data.builtin.corpus import load_pairs
@@ -64,10 +65,10 @@ class Cleaner:
     ) -> None:
         self.settings, self.languages, self._score = settings, languages, score
         self.report = Report()
-        self._excluded = FingerprintSet()
+        self.excluded = FingerprintSet()
         excluded = iter(excluded)
         while texts := list(islice(excluded, CHUNK)):
-            self._excluded.add(Texts(texts).folded_hashes)
+            self.excluded.add(Texts(texts).folded_hashes)
 
     def clean(
         self, read: Callable[[], Iterator[PairRecord]], progress: Progress = lambda *_: None
@@ -115,8 +116,8 @@ class Cleaner:
             pairs, removed_by = Pairs([record.pair for record in chunk]), np.zeros(len(chunk), np.uint8)
             for rule, broken in check_pairs(pairs, self.settings):
                 mark(removed_by, rule, broken)
-            if self._excluded.size:
-                mark(removed_by, "overlap", either([self._excluded.contains(t.folded_hashes) for t in pairs.texts]))
+            if self.excluded.size:
+                mark(removed_by, "overlap", either([self.excluded.contains(t.folded_hashes) for t in pairs.texts]))
             folded = pairs.folded_hashes()
             if self.settings.duplicates is not None:
                 mark_repeated(removed_by, "duplicate", pairs.raw_hashes(), seen)
@@ -132,11 +133,20 @@ class Cleaner:
         self, records: Sequence[PairRecord], removed_by: RuleNumbers, learned: Learned, model: ModelRule | None
     ) -> None:
         """Apply the rules that were learned to the remaining pairs, and report all pairs that were removed."""
+        details = self.apply_learned([record.pair for record in records], removed_by, learned, model)
+        for index in np.flatnonzero(removed_by).tolist():
+            self.report.add(NAMES[int(removed_by[index])], records[index], details.get(index, ""))
+
+    @staticmethod
+    def apply_learned(
+        pairs: Sequence[Pair], removed_by: RuleNumbers, learned: Learned, model: ModelRule | None
+    ) -> dict[int, str]:
+        """Assign the rules that were learned to the remaining pairs; return what they found by the index of a pair."""
         details: dict[int, str] = {}
 
         def remaining() -> tuple[npt.NDArray[np.int64], list[Pair]]:
             places = np.flatnonzero(removed_by == 0)
-            return places, [records[index].pair for index in places.tolist()]
+            return places, [pairs[index] for index in places.tolist()]
 
         def apply(violation: Violation, places: npt.NDArray[np.int64]) -> None:
             new = violation.broken & (removed_by[places] == 0)
@@ -147,15 +157,14 @@ class Cleaner:
                     (place, f"{value:.2f}") for place, value in zip(places[new].tolist(), values, strict=True)
                 )
 
-        places, pairs = remaining()
-        for violation in learned.check(Pairs(pairs)):
+        places, rest = remaining()
+        for violation in learned.check(Pairs(rest)):
             apply(violation, places)
         if model is not None and model.applied:
-            places, pairs = remaining()
-            if pairs:
-                apply(model.check(pairs), places)
-        for index in np.flatnonzero(removed_by).tolist():
-            self.report.add(NAMES[int(removed_by[index])], records[index], details.get(index, ""))
+            places, rest = remaining()
+            if rest:
+                apply(model.check(rest), places)
+        return details
 
 
 def chunks(records: Iterator[PairRecord]) -> Iterator[list[PairRecord]]:

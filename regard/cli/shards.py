@@ -1,0 +1,143 @@
+"""Commands over folders of shards: their options, where they run, and their progress."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.options import add_options, exit_on_interruption
+from regard.console import Interruptions, LineProgress
+from regard.errors import UserError
+
+if TYPE_CHECKING:
+    from regard.pipelines.executors import Executor
+    from regard.pipelines.shards import Job, ShardRun
+
+SHARD_OPTIONS: dict[str, Any] = {
+    "on": Annotated[
+        str | None,
+        typer.Option("--on", metavar="ray[://HOST:PORT]", help="folders of shards: run on a Ray cluster"),
+    ],
+    "workers": Annotated[
+        int | None,
+        typer.Option(min=1, help="folders of shards: processes with a model; by default one per GPU, or per core"),
+    ],
+    "threads": Annotated[
+        int | None, typer.Option(min=1, help="folders of shards: CPU threads of each worker, by default 1")
+    ],
+}
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """Values of the options of one command line."""
+
+    on: str | None
+    workers: int | None
+    threads: int | None
+
+    def reject(self) -> None:
+        """Reject the options for input that is not a folder of shards."""
+        for name, value in (("--on", self.on), ("--workers", self.workers), ("--threads", self.threads)):
+            if value is not None:
+                raise UserError(f"{name} {value}: is for folders of .jsonl or .parquet shards; give a folder as input")
+
+    def executor(self, device: str = "cpu") -> Executor:
+        """Return the executor; workers use GPUs if there are any and the device is not cpu."""
+        if self.on is not None:
+            from regard.pipelines.ray_executor import RayExecutor
+
+            return RayExecutor(self.on, self.workers, self.threads, False if device == "cpu" else None)
+        import torch
+
+        from regard.pipelines.executors import LocalExecutor
+        from regard.threads import available_cpus
+
+        gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+        threads = self.threads or 1
+        workers = self.workers or gpus or max(1, available_cpus() // threads)
+        return LocalExecutor(workers, threads, gpus)
+
+
+def add_shard_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: replace its parameter `shards` with the options, passed as `ShardOptions`."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        shards = ShardOptions(*(values.pop(name) for name in SHARD_OPTIONS))
+        command(**values, shards=shards)
+
+    return _without(add_options(run, command, SHARD_OPTIONS), "shards")
+
+
+def _without(command: Callable[..., None], name: str) -> Callable[..., None]:
+    """Remove a parameter from the signature that Typer reads."""
+    signature = command.__signature__  # type: ignore[attr-defined]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != name]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__.pop(name, None)
+    return command
+
+
+def is_folder(path: Path | None) -> bool:
+    """Return whether a path is a folder or a URL, such as s3://bucket/folder."""
+    return path is not None and (path.is_dir() or re.match(r"[a-z][a-z0-9+]+:/", str(path)) is not None)
+
+
+def open_run(
+    command: str, source: Path, target: Path | None, conditions: Mapping[str, Any], option: str = "--out"
+) -> ShardRun:
+    """Open the folders of a command."""
+    from regard.pipelines.shards import Folder, ShardRun
+
+    if target is None:
+        raise UserError(f"{source} is a folder of shards, so {option} must name a folder for the results")
+    return ShardRun(Folder(source), Folder(target), command, conditions)
+
+
+def run_job(run: ShardRun, job: Job, executor: Executor, before_end: Callable[[], object] = lambda: None) -> None:
+    """Apply a job to all shards of a folder, show the progress, and print the speed of each worker.
+
+    Args:
+        run: The folders.
+        job: What is done.
+        executor: Where it runs.
+        before_end: Called when all shards are complete, before what only resuming needs is removed.
+    """
+    rows: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    with exit_on_interruption(), Interruptions(), LineProgress(None, noun="rows") as progress:
+        for done in run.run(job, executor):
+            rows[done.worker] += done.result.rows
+            seconds[done.worker] += done.seconds
+            progress.advance(done.result.rows)
+        before_end()
+        totals = run.finish()
+    typer.echo(
+        f"{run.target.url}: {len(run.shards)} shards, {totals['rows']:,} rows in, {totals['written']:,} rows out"
+        + ("" if rows else "; they were complete already")
+    )
+    for worker in sorted(rows):
+        typer.echo(f"  {worker}: {rows[worker]:,} rows, {rows[worker] / max(seconds[worker], 1e-9):,.0f} per second")
+
+
+def fingerprints(runs: Sequence[Path]) -> list[str]:
+    """Return the fingerprints of models, by which resuming recognises them."""
+    from regard.evaluation.translation import fingerprint_model
+    from regard.models.folder import find_model_folder
+
+    return [fingerprint_model(find_model_folder(run)) for run in runs]
+
+
+def checksum(path: Path | None) -> str | None:
+    """Return the checksum of a file, or None."""
+    from regard.files import sha256_of
+
+    return None if path is None else sha256_of(path)
