@@ -25,7 +25,7 @@ from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
 from regard.decoding.settings import DEFAULT_BEAM, SAMPLING, DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.single_step import SingleStep
-from regard.decoding.stepper import S, Stepper, TokenHypothesis
+from regard.decoding.stepper import StateT, Stepper, TokenHypothesis
 from regard.errors import UserError
 from regard.layers import DecoderBlock, DropPath, FeedForward
 from regard.masks import Mask, Padded, pad_batch
@@ -44,7 +44,7 @@ GPU_BATCH_TOKENS = 4 * BATCH_TOKENS
 
 @torch.inference_mode()
 def search(
-    stepper: Stepper[S],
+    stepper: Stepper[StateT],
     requests: Sequence[DecodingRequest | Sequence[int]],
     settings: SearchSettings,
     trace: bool = False,

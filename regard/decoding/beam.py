@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.decoding.beam_trace import BeamTrace
 from regard.decoding.constraints import DecodingRequest, Ints, Requirements, TokenConstraints, track_requirements
 from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
+from regard.decoding.stepper import Bools, Doubles, StateT, Stepper, TokenHypothesis
 from regard.errors import UserError
 
 Array = npt.NDArray[Any]
@@ -67,11 +67,11 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*parts)
 
 
-class BeamSearch(Generic[S]):
+class BeamSearch(Generic[StateT]):
     """A beam search. `run` alternates `_extend`, which appends a token to every hypothesis, and `_remove_decided`."""
 
     def __init__(
-        self, stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
+        self, stepper: Stepper[StateT], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
     ) -> None:
         self.stepper, self.settings = stepper, settings
         B, K = len(requests), settings.beam_width

@@ -1,4 +1,4 @@
-"""`Generator`: the interface through which `Translator` decodes. Tokens in, token hypotheses out."""
+"""`TokenGenerator`: the interface through which `Translator` decodes. Tokens in, token hypotheses out."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ BATCH_TOKENS = 4096
 """Number of padded source tokens in a batch on a CPU."""
 
 
-class Generator(Protocol):
+class TokenGenerator(Protocol):
     """Generates and scores translations.
 
     Attributes:

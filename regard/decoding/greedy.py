@@ -14,14 +14,14 @@ from torch import Tensor
 from regard.decoding.beam import build_hypotheses, raise_if_nan
 from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
 from regard.decoding.settings import SearchSettings
-from regard.decoding.stepper import Bools, Doubles, S, Stepper, TokenHypothesis
+from regard.decoding.stepper import Bools, Doubles, StateT, Stepper, TokenHypothesis
 
 MIN_REMOVED_SHARE = 0.25
 """Share of finished sentences from which they are removed from a batch, because that copies the cache."""
 
 
 def greedy_search(
-    stepper: Stepper[S], requests: Sequence[DecodingRequest], settings: SearchSettings
+    stepper: Stepper[StateT], requests: Sequence[DecodingRequest], settings: SearchSettings
 ) -> list[list[TokenHypothesis]]:
     """Return the greedy hypothesis of every request, or independent samples, best first."""
     device, copies = stepper.device, settings.beam_width
@@ -70,7 +70,7 @@ def greedy_search(
 
 
 def _search_one(
-    stepper: Stepper[S], state: S, constraints: TokenConstraints, settings: SearchSettings
+    stepper: Stepper[StateT], state: StateT, constraints: TokenConstraints, settings: SearchSettings
 ) -> TokenHypothesis:
     """Return the greedy hypothesis of a single row, without operations on arrays of one element."""
     limit = int(constraints.max_lengths[0])

@@ -26,10 +26,10 @@ class State(Protocol):
         """Return the coverage penalty of each row, (rows,); 0 if all source tokens were attended to."""
 
 
-S = TypeVar("S", bound=State)
+StateT = TypeVar("StateT", bound=State)
 
 
-class Stepper(Protocol[S]):
+class Stepper(Protocol[StateT]):
     """A model that can be decoded token by token.
 
     Attributes:
@@ -46,10 +46,10 @@ class Stepper(Protocol[S]):
     def device(self) -> torch.device:
         """Device of tokens and log-probabilities."""
 
-    def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> S:
+    def start(self, sources: Sequence[Sequence[int]], beam_width: int) -> StateT:
         """Encode the sources and return a state with `beam_width` rows per source."""
 
-    def step(self, tokens: Tensor, state: S) -> Tensor:
+    def step(self, tokens: Tensor, state: StateT) -> Tensor:
         """Append a token to each row, (rows,), and return the log-probabilities of the next tokens, (rows, V)."""
 
 

@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from regard.data.text.languages import tokenisation_for
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.generator import Generator
+from regard.decoding.generator import TokenGenerator
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
@@ -31,7 +31,7 @@ BETA_SQUARED = 4.0
 
 
 def minimise_risk(
-    generator: Generator,
+    generator: TokenGenerator,
     requests: Sequence[DecodingRequest],
     settings: SearchSettings,
     decode: Callable[[Sequence[int]], str],

@@ -21,7 +21,7 @@ from regard.data.text.sentences import Sentence, length_warning
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.constraints import DecodingRequest
-from regard.decoding.generator import BATCH_TOKENS, Generator, collect_cross_attention
+from regard.decoding.generator import BATCH_TOKENS, TokenGenerator, collect_cross_attention
 from regard.decoding.nat import NATGenerator
 from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis
@@ -58,7 +58,7 @@ NO_CONSTRAINTS = DecodingRequest(())
 TranslationModel: TypeAlias = Transformer | NATransformer
 Tokens = Sequence[int]
 Alignment = list[list[float]]
-T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class SentenceTranslator:
         vocabularies: Vocabularies,
         languages: tuple[str, str] = ("source", "target"),
         others: Sequence[TranslationModel] = (),
-        generator: Generator | None = None,
+        generator: TokenGenerator | None = None,
         precision: Precision | None = None,
         longest_source: int | None = None,
         directions: Sequence[tuple[str, str]] = (),
@@ -486,7 +486,7 @@ def check_reranker(path: Path) -> None:
         raise UserError(f"rerank: {path} is non-autoregressive; give an autoregressive model")
 
 
-def _build_generator(models: Sequence[TranslationModel]) -> Generator:
+def _build_generator(models: Sequence[TranslationModel]) -> TokenGenerator:
     if all(isinstance(model, Transformer) for model in models):
         return AutoregressiveGenerator(cast(Sequence[Transformer], models))
     if len(models) > 1:
@@ -505,7 +505,9 @@ def check_texts(texts: Iterable[str], first: int = 1) -> list[str]:
     return listed
 
 
-def map_batches(function: Callable[[list[int]], Iterable[T]], rows: Sequence[Sequence[int]], tokens: int) -> list[T]:
+def map_batches(
+    function: Callable[[list[int]], Iterable[ItemT]], rows: Sequence[Sequence[int]], tokens: int
+) -> list[ItemT]:
     """Call a function with the indices of each batch of rows; return its results in the order of the rows.
 
     Batches consist of rows of similar length, longest first, and at most `tokens` padded tokens (END included).
@@ -515,7 +517,7 @@ def map_batches(function: Callable[[list[int]], Iterable[T]], rows: Sequence[Seq
         if not batches or (len(batches[-1]) + 1) * (len(rows[batches[-1][0]]) + 1) > tokens:
             batches.append([])
         batches[-1].append(i)
-    results: dict[int, T] = {}
+    results: dict[int, ItemT] = {}
     for batch in batches:
         results.update(zip(batch, function(batch), strict=True))
     return [results[i] for i in range(len(rows))]

@@ -32,7 +32,7 @@ from regard.pipelines.translator import WINDOW, Translator
 if TYPE_CHECKING:
     from regard.data.text.glossary import Glossary
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 
 
 @dataclass
@@ -59,15 +59,15 @@ class TranslationCounts:
 
 def translate_items(
     translator: Translator,
-    items: Iterable[tuple[Item, str]],
+    items: Iterable[tuple[ItemT, str]],
     settings: DecodingSettings,
     constraints: Constraints | None = None,
     *,
     done: int = 0,
     on_progress: Callable[[int], object] | None = None,
-    glossary_of: Callable[[Item], Glossary | None] | None = None,
+    glossary_of: Callable[[ItemT], Glossary | None] | None = None,
     **options: bool,
-) -> Iterator[tuple[int, Item, list[Hypothesis]]]:
+) -> Iterator[tuple[int, ItemT, list[Hypothesis]]]:
     """Translate items in order, at most `WINDOW` at a time, and yield the number of each, the item and its hypotheses.
 
     Args:
@@ -102,7 +102,7 @@ def translate_items(
         before += len(window)
 
 
-def _skip(items: Iterable[Item], done: int) -> tuple[Iterator[Item], int]:
+def _skip(items: Iterable[ItemT], done: int) -> tuple[Iterator[ItemT], int]:
     """Return the items from the start of the window that contains the next item, and the number of items before.
 
     The last digits of a score depend on the batch. Whole windows are translated again, so that the output does not

@@ -44,7 +44,7 @@ WINDOW = 2048
 """Number of lines that are translated together and held in memory."""
 GlossaryLike: TypeAlias = "Glossary | Mapping[str, str] | Iterable[Sequence[str]] | str | Path"
 """What `regard.data.text.glossary.Glossary.of` accepts."""
-T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -356,10 +356,10 @@ def to_glossary(terms: GlossaryLike | None) -> Glossary | None:
     return Glossary.of(terms)
 
 
-def one_for_each(value: T | Sequence[T | None] | None, count: int, name: str) -> list[T | None]:
+def one_for_each(value: ItemT | Sequence[ItemT | None] | None, count: int, name: str) -> list[ItemT | None]:
     """Return a value for each text: the same for all of them, or one from a list."""
     if not isinstance(value, list | tuple):
-        return [cast(T | None, value)] * count
+        return [cast(ItemT | None, value)] * count
     _check_count(len(value), count, name)
     return list(value)
 

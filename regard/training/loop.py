@@ -23,7 +23,7 @@ from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
 from regard.training.saving import Saver
 from regard.training.state import DataShard, Positioned, TrainingState
-from regard.training.task import B, DivergedError, LossSum, Task, Validation
+from regard.training.task import BatchT, DivergedError, LossSum, Task, Validation
 
 EARLY_LOGS = (1, 2, 5, 10, 20)
 """Steps that are logged if the interval is longer, so that a new run shows its loss and speed within seconds."""
@@ -58,7 +58,7 @@ class RunResult:
     phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase
 
 
-class TrainingLoop(Generic[B]):
+class TrainingLoop(Generic[BatchT]):
     """Trains and validates a model, and saves checkpoints, the best and the last model in the run folder `out`.
 
     On a GPU, files are written by a thread while training continues. `started` is the time at which the run started.
@@ -68,7 +68,7 @@ class TrainingLoop(Generic[B]):
 
     def __init__(
         self,
-        task: Task[B],
+        task: Task[BatchT],
         optim: OptimSettings,
         training: TrainingSettings,
         out: Path,
@@ -92,7 +92,7 @@ class TrainingLoop(Generic[B]):
         device = self.state.device
         self.rate = torch.zeros((), device=device)
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
-        self.step_graph: StepGraph[B, StepResult] | None = None
+        self.step_graph: StepGraph[BatchT, StepResult] | None = None
         if training.uses_cuda_graph and processes.launched:
             self.step_graph = StepGraph(self._captured_gradients, device, self._all_reduce, self._captured_update)
         elif training.uses_cuda_graph:
@@ -208,7 +208,7 @@ class TrainingLoop(Generic[B]):
 
     # One step
 
-    def take_step(self, batches: Iterator[Positioned[B]]) -> Tensor:
+    def take_step(self, batches: Iterator[Positioned[BatchT]]) -> Tensor:
         """Take one optimiser step, unless it is skipped; return the gradient norm."""
         state, model = self.state, self.task.model
         step = state.step + 1
@@ -229,7 +229,7 @@ class TrainingLoop(Generic[B]):
         state.tokens += tokens
         return result.norm
 
-    def _next_batches(self, batches: Iterator[Positioned[B]]) -> list[Positioned[B]]:
+    def _next_batches(self, batches: Iterator[Positioned[BatchT]]) -> list[Positioned[BatchT]]:
         """Return the batches of this process for a step; if any process cannot prepare them, save and stop all."""
         failure, items = "", []
         try:
@@ -258,7 +258,7 @@ class TrainingLoop(Generic[B]):
     def _learning_rate(self, step: int) -> float:
         return learning_rate(self.optim, step, self.training.steps, self.task.width)
 
-    def _eager_step(self, batches: list[B], step: int) -> tuple[StepResult, int]:
+    def _eager_step(self, batches: list[BatchT], step: int) -> tuple[StepResult, int]:
         """Take a step in as many microbatches as memory requires; also return its number of tokens."""
         state = self.state
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
@@ -277,7 +277,7 @@ class TrainingLoop(Generic[B]):
             )
         return result, accumulated.tokens
 
-    def _replayed_step(self, batches: list[B], step: int, stage: Hashable) -> StepResult | None:
+    def _replayed_step(self, batches: list[BatchT], step: int, stage: Hashable) -> StepResult | None:
         """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
@@ -291,11 +291,11 @@ class TrainingLoop(Generic[B]):
             self.reporter.failed_capture(batches[0], step)
             return None
 
-    def _captured_step(self, batches: Sequence[B]) -> StepResult:
+    def _captured_step(self, batches: Sequence[BatchT]) -> StepResult:
         """Take a step of which all numbers are in tensors, with complete batches."""
         return self._captured_update(self._captured_gradients(batches))
 
-    def _captured_gradients(self, batches: Sequence[B]) -> SummedLosses:
+    def _captured_gradients(self, batches: Sequence[BatchT]) -> SummedLosses:
         """Compute the gradients of the batches of this process, and return their losses."""
         losses = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches])
         self.strategy.collect_gradients()

@@ -17,7 +17,7 @@ from regard.training.memory import read_peak
 from regard.training.parallelism import Accumulated
 from regard.training.progress import Progress
 from regard.training.state import TrainingState
-from regard.training.task import B, Task, Validation
+from regard.training.task import BatchT, Task, Validation
 
 CHECKPOINTS, LOG, TENSORBOARD = "checkpoints", "log.jsonl", "tensorboard"
 
@@ -90,13 +90,13 @@ def _as_markdown(value: str | list[dict[str, str]]) -> Iterator[str]:
         yield "\n".join(f"    {name:12}{text}" for name, text in sample.items())
 
 
-class Reporter(Generic[B]):
+class Reporter(Generic[BatchT]):
     """Reports what happens in a run on the console and in its log. All processes of the run must call every method."""
 
     def __init__(
         self,
         out: Path,
-        task: Task[B],
+        task: Task[BatchT],
         state: TrainingState,
         processes: Processes,
         progress: Progress,
@@ -162,7 +162,7 @@ class Reporter(Generic[B]):
                     f"{skipped.reason}; {skipped.advice}, and start again"
                 )
 
-    def split_batches(self, accumulated: Accumulated[B], problem: str, step: int) -> None:
+    def split_batches(self, accumulated: Accumulated[BatchT], problem: str, step: int) -> None:
         """Report batches that were split because they do not fit into memory."""
         first, smallest = accumulated.failed[0], accumulated.failed[-1]
         self.event(
@@ -171,7 +171,7 @@ class Reporter(Generic[B]):
             f"result; {self.task.advise(smallest)} would avoid it",
         )
 
-    def failed_capture(self, batch: B, step: int) -> None:
+    def failed_capture(self, batch: BatchT, step: int) -> None:
         """Report that the capture of a step with this batch ran out of memory."""
         self.event(
             step,

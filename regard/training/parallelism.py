@@ -18,10 +18,10 @@ from regard.ops.linear import HalfWeights
 from regard.training.distributed import Processes
 from regard.training.memory import initial_device, is_out_of_memory
 from regard.training.recipe import TrainingSettings
-from regard.training.task import B, LossSum, Step, Task
+from regard.training.task import BatchT, LossSum, Step, Task
 
 
-def build_strategy(task: Task[B], processes: Processes, training: TrainingSettings) -> "Strategy[B]":
+def build_strategy(task: Task[BatchT], processes: Processes, training: TrainingSettings) -> "Strategy[BatchT]":
     """Choose the strategy for these processes. It wraps the task's model, which must not be used otherwise after."""
     if not processes.launched:
         return SingleProcess(task, training)
@@ -40,17 +40,17 @@ def _is_bfloat16(device: torch.device, precision: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Accumulated(Generic[B]):
+class Accumulated(Generic[BatchT]):
     """Result of accumulating the gradients of a step."""
 
     losses: list[LossSum]  # of the microbatches, detached
     tokens: int  # that the loss of the step is a mean over
     split: int  # number of batches that were split
-    failed: list[B]  # did not fit into memory and were halved
-    dropped: list[B]  # single examples that did not fit into memory
+    failed: list[BatchT]  # did not fit into memory and were halved
+    dropped: list[BatchT]  # single examples that did not fit into memory
 
 
-class Strategy(ABC, Generic[B]):
+class Strategy(ABC, Generic[BatchT]):
     """Computes the gradients of a step.
 
     Attributes:
@@ -60,7 +60,7 @@ class Strategy(ABC, Generic[B]):
 
     sharded = False
 
-    def __init__(self, task: Task[B], training: TrainingSettings) -> None:
+    def __init__(self, task: Task[BatchT], training: TrainingSettings) -> None:
         self.task, self.training = task, training
         self.weights = task.model
         self.device = next(task.model.parameters()).device
@@ -73,7 +73,7 @@ class Strategy(ABC, Generic[B]):
         if rounded and not self.training.compile:
             self.rounded_weights = HalfWeights(self.task.model)
 
-    def set_step_tokens(self, batches: Sequence[B]) -> int:
+    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
         """Set `step_tokens`, and return the number of tokens of a step over all processes.
 
         The training loop calls it with the batches of each step. `SingleProcess.accumulate` calls it again whenever it
@@ -84,17 +84,17 @@ class Strategy(ABC, Generic[B]):
         return tokens
 
     @abstractmethod
-    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
         """Compute the gradients of the mean loss over all tokens of the batches, of all processes.
 
         `set_step_tokens` has been called with these batches.
         """
 
-    def fits(self, batch: B) -> bool:
+    def fits(self, batch: BatchT) -> bool:
         """Return whether no batch of this size or smaller has failed so far."""
         return True
 
-    def add_gradients(self, batch: B, step: Step, last: bool = True) -> LossSum:
+    def add_gradients(self, batch: BatchT, step: Step, last: bool = True) -> LossSum:
         """Compute the loss of a batch and accumulate its gradients, divided by `step_tokens`.
 
         Gradients are averaged over processes in the last batch of a step.
@@ -104,7 +104,7 @@ class Strategy(ABC, Generic[B]):
         (loss.total / self.step_tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
-    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+    def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
 
     def collect_gradients(self) -> None:
@@ -126,22 +126,22 @@ class Strategy(ABC, Generic[B]):
         yield weights
 
 
-class SingleProcess(Strategy[B]):
+class SingleProcess(Strategy[BatchT]):
     """One process; batches that do not fit into memory are halved, repeatedly if necessary.
 
     A loss is a sum, so that the gradients of microbatches add up to those of the batch, up to rounding. If memory is
     exhausted during a backward pass, the gradients are incomplete, and the step starts again with smaller microbatches.
     """
 
-    def __init__(self, task: Task[B], training: TrainingSettings) -> None:
+    def __init__(self, task: Task[BatchT], training: TrainingSettings) -> None:
         super().__init__(task, training)
         self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
         self._round_weights_at_once()
 
-    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
         groups = [[batch] for batch in batches]
-        failed: list[B] = []
-        dropped: list[B] = []
+        failed: list[BatchT] = []
+        dropped: list[BatchT] = []
         while True:
             groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
             microbatches = [batch for group in groups for batch in group]
@@ -166,10 +166,10 @@ class SingleProcess(Strategy[B]):
                 failed.append(too_large)
                 self.min_failed_size = min(self.min_failed_size, self.task.size(too_large))
 
-    def fits(self, batch: B) -> bool:
+    def fits(self, batch: BatchT) -> bool:
         return self.task.size(batch) < self.min_failed_size
 
-    def _halve(self, batch: B) -> Iterator[B]:
+    def _halve(self, batch: BatchT) -> Iterator[BatchT]:
         halves = None if self.fits(batch) else self.task.split(batch)
         if halves is None:
             yield batch
@@ -178,13 +178,13 @@ class SingleProcess(Strategy[B]):
                 yield from self._halve(half)
 
 
-class DataParallel(Strategy[B]):
+class DataParallel(Strategy[BatchT]):
     """Each process holds the complete model; gradients are averaged (DistributedDataParallel).
 
     Batches are never split: all processes must run the same number of forward passes.
     """
 
-    def __init__(self, task: Task[B], training: TrainingSettings, processes: Processes) -> None:
+    def __init__(self, task: Task[BatchT], training: TrainingSettings, processes: Processes) -> None:
         super().__init__(task, training)
         self.processes = processes
         self.tokens = 0  # of the current step
@@ -196,12 +196,12 @@ class DataParallel(Strategy[B]):
         module = _LossModule(self.task, _parameters_only(self.task.model, {}))
         self.module = nn.parallel.DistributedDataParallel(module)
 
-    def set_step_tokens(self, batches: Sequence[B]) -> int:
+    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
         self.tokens = max(1, self.processes.sum(sum(map(self.task.count, batches))))
         self.step_tokens.fill_(self.tokens / self.processes.world)  # gradients are averaged over processes, not summed
         return self.tokens
 
-    def accumulate(self, batches: Sequence[B], step: int) -> Accumulated[B]:
+    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
         losses = []
         for batch in batches:
             try:
@@ -213,13 +213,13 @@ class DataParallel(Strategy[B]):
                 raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
         return Accumulated(losses, self.tokens, 0, [], [])
 
-    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+    def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         with nullcontext() if last else self.module.no_sync():
             _, loss = self.module(batch, step)
         return loss  # type: ignore[no-any-return]
 
 
-class CapturedDataParallel(DataParallel[B]):
+class CapturedDataParallel(DataParallel[BatchT]):
     """Each process holds the complete model and captures its steps in CUDA graphs.
 
     Gradients are summed between the graph of the backward pass and that of the update, by one operation. Eager steps
@@ -233,12 +233,12 @@ class CapturedDataParallel(DataParallel[B]):
             for parameter in self.weights.parameters():
                 dist.broadcast(parameter, src=0)
 
-    def set_step_tokens(self, batches: Sequence[B]) -> int:
+    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
         tokens = super().set_step_tokens(batches)
         self.step_tokens.fill_(tokens)
         return tokens
 
-    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+    def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
 
     @torch.no_grad()
@@ -259,7 +259,7 @@ class CapturedDataParallel(DataParallel[B]):
         dist.all_reduce(self.gradients)
 
 
-class FullyShardedDataParallel(DataParallel[B]):
+class FullyShardedDataParallel(DataParallel[BatchT]):
     """Each process holds a shard of every parameter and gathers the parameters of one block at a time (FSDP2)."""
 
     sharded = True
@@ -281,7 +281,7 @@ class FullyShardedDataParallel(DataParallel[B]):
         self.sharded_module = fully_shard(self.loss_module, mesh=mesh)  # the same object with the methods of FSDP2
         self.weights = _parameters_only(model, {})
 
-    def _loss(self, batch: B, step: Step, last: bool) -> LossSum:
+    def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         self.sharded_module.set_requires_gradient_sync(last)
         _, loss = self.loss_module(batch, step)
         return loss  # type: ignore[no-any-return]
@@ -303,14 +303,14 @@ class FullyShardedDataParallel(DataParallel[B]):
             model.to(initial_device(self.device, "fsdp"))  # frees device memory for training
 
 
-class _LossModule(nn.Module, Generic[B]):
+class _LossModule(nn.Module, Generic[BatchT]):
     """The loss of a task as a forward pass, which DDP and FSDP2 can hook into."""
 
-    def __init__(self, task: Task[B], weights: nn.Module) -> None:
+    def __init__(self, task: Task[BatchT], weights: nn.Module) -> None:
         super().__init__()
         self.task, self.weights = task, weights
 
-    def forward(self, batch: B, step: Step) -> tuple[Tensor, LossSum]:
+    def forward(self, batch: BatchT, step: Step) -> tuple[Tensor, LossSum]:
         loss = self.task.loss(batch, step)
         return loss.total, loss  # FSDP2 needs a tensor among the outputs
 

@@ -23,7 +23,7 @@ from regard.training.state import DataShard, Position, Positioned
 if TYPE_CHECKING:
     from regard.training.recipe import Recipe
 
-B = TypeVar("B")
+BatchT = TypeVar("BatchT")
 HEAD = "head."
 """Prefix of the names of the tensors of a head."""
 Step = int | Tensor
@@ -92,7 +92,7 @@ def copy_weights(model: nn.Module, initial: InitialModel, new_head: bool = False
     return f"initialised with the weights of {initial.folder}" + (" and a new head" if new_head else "")
 
 
-class Task(ABC, Generic[B]):
+class Task(ABC, Generic[BatchT]):
     """How models of one kind are trained: data, model, batches, loss, validation and model folder.
 
     The class methods prepare a run; an object holds the model and the data and serves the training loop. After
@@ -172,14 +172,14 @@ class Task(ABC, Generic[B]):
     # Training
 
     @abstractmethod
-    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[B], None, None]:
+    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[BatchT], None, None]:
         """Iterate over training batches from a position on, without end, on the model's device.
 
         The sequence of batches depends only on the recipe and its seed; the shard selects those of one process.
         """
 
     @abstractmethod
-    def largest_batch(self) -> B:
+    def largest_batch(self) -> BatchT:
         """Return a batch that needs as much memory as any training batch, on the model's device."""
 
     def count(self, batch: Any) -> int:
@@ -191,15 +191,15 @@ class Task(ABC, Generic[B]):
         return self.count(batch)
 
     @abstractmethod
-    def split(self, batch: B) -> tuple[B, B] | None:
+    def split(self, batch: BatchT) -> tuple[BatchT, BatchT] | None:
         """Halve a batch; None for a single example. Losses, counts and gradients of the halves add up."""
 
     @abstractmethod
-    def describe(self, batch: B) -> str:
+    def describe(self, batch: BatchT) -> str:
         """Describe a batch for messages, for example "64 sentences of up to 31 tokens"."""
 
     @abstractmethod
-    def advise(self, batch: B) -> str:
+    def advise(self, batch: BatchT) -> str:
         """Return a setting that avoids batches as large as this one, which does not fit into memory."""
 
     def begin_step(self, step: int) -> Hashable:
@@ -211,7 +211,7 @@ class Task(ABC, Generic[B]):
         return None
 
     @abstractmethod
-    def loss(self, batch: B, step: Step) -> LossSum:
+    def loss(self, batch: BatchT, step: Step) -> LossSum:
         """Return the training loss of a batch."""
 
     @abstractmethod

@@ -20,14 +20,14 @@ import torch
 from regard.errors import UserError
 
 P = TypeVar("P")
-B = TypeVar("B")
+BatchT = TypeVar("BatchT")
 
 PR_SET_PDEATHSIG = 1  # option of Linux's prctl
 SIGNALS = (signal.SIGINT, signal.SIGTERM)  # terminals and job schedulers send them to all processes
 
 
 @contextmanager
-def map_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> Iterator[Iterator[B]]:
+def map_in_workers(make: Callable[[P], BatchT], plans: Iterable[P], workers: int) -> Iterator[Iterator[BatchT]]:
     """Provide an iterator over `make(plan)` for every plan, in order, computed by forked processes; 0: by none.
 
     The iterator raises a UserError if a process has died. The processes end with the context.
@@ -35,7 +35,7 @@ def map_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> 
     if not workers:
         yield map(make, plans)
         return
-    started: list[_Worker[P, B]] = []
+    started: list[_Worker[P, BatchT]] = []
     try:
         with _safe_to_fork():
             for number in range(1, workers + 1):
@@ -46,9 +46,9 @@ def map_in_workers(make: Callable[[P], B], plans: Iterable[P], workers: int) -> 
             worker.end()
 
 
-def _receive_in_order(workers: "list[_Worker[P, B]]", plans: Iterator[P]) -> Iterator[B]:
+def _receive_in_order(workers: "list[_Worker[P, BatchT]]", plans: Iterator[P]) -> Iterator[BatchT]:
     """Give each worker a plan, and a new one for each result."""
-    busy: deque[_Worker[P, B]] = deque()
+    busy: deque[_Worker[P, BatchT]] = deque()
     for worker, plan in zip(workers, plans, strict=False):
         worker.send(plan)
         busy.append(worker)
@@ -61,14 +61,14 @@ def _receive_in_order(workers: "list[_Worker[P, B]]", plans: Iterator[P]) -> Ite
         yield batch
 
 
-class _Worker(Generic[P, B]):
+class _Worker(Generic[P, BatchT]):
     """A forked process that answers one plan at a time.
 
     Each process has its own pipe. It shares no lock or queue with other processes, so that it can be killed at any time
     without blocking them, and the operating system reports its death as the end of its pipe.
     """
 
-    def __init__(self, make: Callable[[P], B], number: int) -> None:
+    def __init__(self, make: Callable[[P], BatchT], number: int) -> None:
         self.number = number
         self.connection, other = Pipe()
         run_pid = os.getpid()
@@ -86,7 +86,7 @@ class _Worker(Generic[P, B]):
         with suppress(OSError):  # `receive` reports that the process has died
             self.connection.send(plan)
 
-    def receive(self) -> B:
+    def receive(self) -> BatchT:
         try:
             # Bytes and not shared memory, which is scarce in many containers and leaks when a process is killed.
             result = pickle.loads(self.connection.recv_bytes())
@@ -146,7 +146,7 @@ def _serve(make: Callable[[Any], Any], connection: Connection, run_pid: int) -> 
         os._exit(code)  # without the exit handlers of the parent process
 
 
-def _try(make: Callable[[P], B], plan: P) -> B | Exception:
+def _try(make: Callable[[P], BatchT], plan: P) -> BatchT | Exception:
     try:
         return make(plan)
     except Exception as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TypeVar
 
-T = TypeVar("T")
+ItemT = TypeVar("ItemT")
 
 # End of a sentence, and the white space after it as a group. After a full-width mark, and after any mark between two
 # Chinese or Japanese characters, the next sentence may follow directly; other marks need white space after them.
@@ -149,7 +149,7 @@ class LengthWarnings:
         return f"{self._first}{others}" if self._texts else None
 
 
-def by_rank(n_best_lists: Sequence[Sequence[T]]) -> list[list[T]]:
+def by_rank(n_best_lists: Sequence[Sequence[ItemT]]) -> list[list[ItemT]]:
     """Return for every rank the item of each list at that rank; a shorter list repeats its last item."""
     ranks = max(map(len, n_best_lists), default=0)
     return [[items[min(rank, len(items) - 1)] for items in n_best_lists] for rank in range(ranks)]
