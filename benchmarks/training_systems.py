@@ -116,7 +116,7 @@ def build_reference(size: Size) -> Transformer:
     model = build_regard(size)
     for module in model.modules():
         if isinstance(module, Attention):
-            module.kind = Full(path="reference")
+            module.kind = Full(implementation="reference")
     return model
 
 

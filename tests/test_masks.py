@@ -191,11 +191,11 @@ def forbid_dense(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("T", "S"), [(6, 6), (1, 6), (1, 1)])
 def test_causal_attention_builds_no_mask_tensor(T: int, S: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = torch.randn(2, 2, T, 4), torch.randn(2, 2, S, 4)
-    expected = attend(q, k, k, Mask(causal=True), path="reference")
+    expected = attend(q, k, k, Mask(causal=True), implementation="reference")
     forbid_dense(monkeypatch)
     torch.testing.assert_close(attend(q, k, k, Mask(causal=True)), expected)
     with pytest.raises(AssertionError, match="symbolic"):
-        attend(q, k, k, Mask(causal=True), path="reference")
+        attend(q, k, k, Mask(causal=True), implementation="reference")
 
 
 def test_mask_of_a_padded_decoder_is_causal_only() -> None:

@@ -1,4 +1,4 @@
-"""Routing and linear attention: paths of regard, and other libraries."""
+"""Routing and linear attention: implementations in regard, and other libraries."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,11 +29,12 @@ def measure_routing(bench: Bench) -> None:
         heads = Heads(HEADS, WIDTH, causal=True, device=bench.device)
         kind = trained_routing(heads, length, 2 if bench.toy else 60)
         inputs = make_inputs(bench, length)
-        for path in ("clusters", "sorted"):
-            kind.path = path  # type: ignore[assignment]
+        for implementation in ("clusters", "sorted"):
+            kind.implementation = implementation  # type: ignore[assignment]
             call = partial(kind, mask=Mask(causal=True))
-            with patch.object(dispatch, "KERNELS_ENABLED", enabled and path == "sorted"):
-                bench.time_gradients("routing", f"{length}, {path}", call, inputs, capture=path == "sorted")
+            with patch.object(dispatch, "KERNELS_ENABLED", enabled and implementation == "sorted"):
+                capture = implementation == "sorted"
+                bench.time_gradients("routing", f"{length}, {implementation}", call, inputs, capture=capture)
         library = LazyLibrary(routing_transformer, length)
         bench.time_gradients("routing", f"{length}, routing-transformer", library, inputs, capture=False)
 
@@ -65,7 +66,7 @@ def measure_linear(bench: Bench) -> None:
 
 def _compute_exact(inputs: list[Tensor], grad: Tensor, mask: Mask) -> list[Tensor]:
     doubles = [x.detach().double().requires_grad_() for x in inputs]
-    context = Linear(WIDTH, path="chunked")(*doubles, mask)
+    context = Linear(WIDTH, implementation="chunked")(*doubles, mask)
     return [context.detach(), *torch.autograd.grad(context, doubles, grad.double())]
 
 

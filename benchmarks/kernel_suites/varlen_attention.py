@@ -17,7 +17,7 @@ from regard.ops.varlen_attention import PLANS, Plan, Tiles, split_projections
 from .bench import WIDTH, Bench, Row, attention_errors, relative_error
 
 MASKS = ("self", "causal", "cross")
-PATHS = ("triton_varlen", "flash_varlen", "padded")
+IMPLEMENTATIONS = ("triton_varlen", "flash_varlen", "padded")
 SLOTS = (16, 24, 32, 40, 48, 64)
 
 
@@ -77,10 +77,10 @@ def measure_agreement(bench: Bench) -> None:
         inputs = make_inputs(bench, mask)
         grad = torch.randn_like(inputs[0])
         exact = _compute_exact(inputs, mask, grad)
-        for path in PATHS:
-            call = partial(attend, mask=mask, path=path)
+        for implementation in IMPLEMENTATIONS:
+            call = partial(attend, mask=mask, implementation=implementation)
             measure = partial(attention_errors, call, inputs, grad, exact)
-            bench.measure("agreement", f"{kind}, {path}", measure)
+            bench.measure("agreement", f"{kind}, {implementation}", measure)
 
 
 def _compute_exact(inputs: list[Tensor], mask: Mask, grad: Tensor) -> list[Tensor]:
@@ -97,25 +97,26 @@ def measure_workload(bench: Bench) -> None:
     for kind in MASKS:
         mask = make_mask(bench, kind)
         inputs = make_inputs(bench, mask)
-        for path in PATHS:
-            bench.time_gradients("workload", f"{kind}, {path}", partial(attend, mask=mask, path=path), inputs)
+        for implementation in IMPLEMENTATIONS:
+            call = partial(attend, mask=mask, implementation=implementation)
+            bench.time_gradients("workload", f"{kind}, {implementation}", call, inputs)
     mask = make_mask(bench, "causal")
     inputs, inputs_float32 = make_inputs(bench, mask), make_inputs(bench, mask, torch.float32)
-    for path in ("triton_varlen", "padded"):
-        with_dropout = partial(attend, mask=mask, dropout=0.1, path=path)
-        bench.time_gradients("workload", f"causal, dropout 0.1, {path}", with_dropout, inputs)
-        call = partial(attend, mask=mask, path=path)
-        bench.time_gradients("workload", f"causal, float32, {path}", call, inputs_float32)
+    for implementation in ("triton_varlen", "padded"):
+        with_dropout = partial(attend, mask=mask, dropout=0.1, implementation=implementation)
+        bench.time_gradients("workload", f"causal, dropout 0.1, {implementation}", with_dropout, inputs)
+        call = partial(attend, mask=mask, implementation=implementation)
+        bench.time_gradients("workload", f"causal, float32, {implementation}", call, inputs_float32)
     projected = torch.randn(1, bench.tokens, 3 * bench.heads * WIDTH, device=bench.device).to(bench.dtype)
     projected.requires_grad_()
 
-    def attend_projected(x: Tensor, path: Any) -> Tensor:
+    def attend_projected(x: Tensor, implementation: Any) -> Tensor:
         q, k, v = (part.view(1, -1, bench.heads, WIDTH).transpose(1, 2) for part in x.chunk(3, -1))
-        return attend(q, k, v, mask, path=path)
+        return attend(q, k, v, mask, implementation=implementation)
 
-    for path in ("triton_varlen", "flash_varlen"):
-        call = partial(attend_projected, path=path)
-        bench.time_gradients("workload", f"causal, one projection, {path}", call, [projected])
+    for implementation in ("triton_varlen", "flash_varlen"):
+        call = partial(attend_projected, implementation=implementation)
+        bench.time_gradients("workload", f"causal, one projection, {implementation}", call, [projected])
     bench.measure("workload", "key ranges of a mask", lambda: bench.times("once", lambda: KeyRanges.of(mask)))
 
 
@@ -124,8 +125,9 @@ def measure_lengths(bench: Bench) -> None:
     for length in (64, 128, 256, 512, 1024):
         mask = make_mask(bench, "causal", length, 0.2)
         inputs = make_inputs(bench, mask)
-        for path in ("triton_varlen", "flash_varlen"):
-            bench.time_gradients("lengths", f"about {length}, {path}", partial(attend, mask=mask, path=path), inputs)
+        for implementation in ("triton_varlen", "flash_varlen"):
+            call = partial(attend, mask=mask, implementation=implementation)
+            bench.time_gradients("lengths", f"about {length}, {implementation}", call, inputs)
 
 
 TILES = {

@@ -21,12 +21,12 @@ from regard.attention.packing import PaddedIndex, pack_padded, packed_layouts, p
 from regard.masks import Mask, check_broadcastable
 from regard.ops import dispatch
 from regard.ops.decode_attention import decode_attention
-from regard.ops.dispatch import AttentionPath, select_attention
+from regard.ops.dispatch import AttentionImplementation, select_attention
 from regard.ops.dropout import drop
 from regard.ops.key_ranges import KeyRanges
 from regard.ops.varlen_attention import attend_key_ranges
 
-PATHS = get_args(AttentionPath)
+IMPLEMENTATION_NAMES = get_args(AttentionImplementation)
 ALLOW_ALL = Mask()
 Bias = Tensor | None
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -42,7 +42,7 @@ def attend(
     dropout: float = 0.0,
     bias: Tensor | None = None,
     finite_bias: bool = False,
-    path: AttentionPath = "auto",
+    implementation: AttentionImplementation = "auto",
 ) -> Tensor:
     """Compute scaled dot-product attention, softmax(q kᵀ · scale + bias) v.
 
@@ -55,28 +55,28 @@ def attend(
         dropout: Dropout probability of the attention weights; pass 0 outside training.
         bias: Added to the scores before the softmax, broadcastable to (B, H, T, S). A bias of -inf excludes a key.
         finite_bias: Whether the bias is known to contain no -inf, which makes attention faster.
-        path: Implementation to use; "auto" selects the fastest.
+        implementation: Implementation to use; "auto" selects the fastest.
 
     Returns:
         The context, (B, H, T, V).
 
     Raises:
         TypeError: The mask is not a `Mask`.
-        ValueError: The shapes do not fit together, the path is unknown or does not support the inputs.
+        ValueError: The shapes do not fit together, the implementation is unknown or does not support the inputs.
     """
     mask = ALLOW_ALL if mask is None else mask
-    check_choice("attend", "path", path, PATHS)
+    check_choice("attend", "implementation", implementation, IMPLEMENTATION_NAMES)
     check_inputs(q, k, v, mask, bias)
     if not finite_bias:
         bias, mask = _move_exclusions(bias, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if path == "auto":
-        path = select_attention(q, k, v, mask, dropout, bias)
-    return IMPLEMENTATIONS[path](q, k, v, mask, scale, dropout, bias)
+    if implementation == "auto":
+        implementation = select_attention(q, k, v, mask, dropout, bias)
+    return IMPLEMENTATIONS[implementation](q, k, v, mask, scale, dropout, bias)
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Bias = None) -> None:
-    """Raise the same errors on every path and in every kind if q, k, v, mask and bias do not fit together."""
+    """Raise the same errors for every implementation and kind if q, k, v, mask and bias do not fit together."""
     _check_type(mask)
     problem = None
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
@@ -253,7 +253,9 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: 
     V = v.shape[-1]
     q, k, v = equal_widths(q, k, v)
     if bias is not None or dropout or not dispatch.decode_attention_applies(q, k, v, mask):
-        raise ValueError("path='decode' supports few queries on a GPU without gradients, dropout, bias or windows")
+        raise ValueError(
+            "implementation='decode' supports few queries on a GPU without gradients, dropout, bias or windows"
+        )
     return decode_attention(q, k, v, mask, scale)[..., :V]
 
 
@@ -261,7 +263,7 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: 
     """Pad a packed batch, attend, and pack the result."""
     queries, keys = packed_layouts(mask)
     if bias is not None:
-        raise ValueError("path='padded' supports no bias")
+        raise ValueError("implementation='padded' supports no bias")
     padded_mask = mask.cached(("padded",), lambda: pad_packed_mask(mask))
     query_index = mask.cached(("query index",), partial(PaddedIndex.of, queries))
     key_index = query_index if keys is queries else mask.cached(("key index",), partial(PaddedIndex.of, keys))
@@ -279,8 +281,8 @@ def _flash_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dro
     q, k, v = equal_widths(q, k, v, range(8, 257, 8))
     if bias is not None or mask.allowed is not None or dropout or not dispatch.flash_varlen_applies(q, v):
         raise ValueError(
-            "path='flash_varlen' supports heads of up to 256 features in half precision on a GPU, without bias, "
-            "dense mask or dropout"
+            "implementation='flash_varlen' supports heads of up to 256 features in half precision on a GPU, without "
+            "bias, dense mask or dropout"
         )
     q_THD, k_SHD, v_SHD = (x[0].transpose(0, 1) for x in (q, k, v))
     offsets, lengths = (queries.offsets, keys.offsets), (queries.longest, keys.longest)
@@ -297,7 +299,7 @@ def _triton_varlen(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dr
     q, k, v = equal_widths(q, k, v)
     if bias is not None or mask.allowed is not None or not dispatch.attention_kernels_apply(q, k, v):
         raise ValueError(
-            "path='triton_varlen' supports heads of up to 128 features on a GPU, without bias or dense mask"
+            "implementation='triton_varlen' supports heads of up to 128 features on a GPU, without bias or dense mask"
         )
     return attend_key_ranges(q, k, v, key_ranges(mask), scale, dropout)[..., :V]
 
@@ -322,7 +324,8 @@ def equal_widths(
     return q, k, v
 
 
-IMPLEMENTATIONS: dict[AttentionPath, Callable[[Tensor, Tensor, Tensor, Mask, float, float, Bias], Tensor]] = {
+Implementation = Callable[[Tensor, Tensor, Tensor, Mask, float, float, Bias], Tensor]
+IMPLEMENTATIONS: dict[AttentionImplementation, Implementation] = {
     "reference": _reference,
     "sdpa": _sdpa,
     "matmul": _matmul,

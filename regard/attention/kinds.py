@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor
 
 from regard.attention.core import (
-    PATHS,
+    IMPLEMENTATION_NAMES,
     apply_weights,
     attend,
     attention_scores,
@@ -30,7 +30,7 @@ from regard.attention.core import (
 from regard.config import Settings
 from regard.errors import UserError
 from regard.masks import Mask
-from regard.ops.dispatch import AttentionPath, select_attention
+from regard.ops.dispatch import AttentionImplementation, select_attention
 from regard.ops.varlen_attention import attend_projections, split_projections
 from regard.registry import Registry, name_of_settings, register
 
@@ -84,17 +84,17 @@ class Full(Kind):
 
     Args:
         scale: Factor on the scores; 1/√D by default.
-        path: Implementation to use; "auto" selects the fastest.
+        implementation: Implementation to use; "auto" selects the fastest.
     """
 
     scale: float | None = None
-    path: AttentionPath = "auto"
+    implementation: AttentionImplementation = "auto"
 
     def __post_init__(self) -> None:
-        check_choice("full attention", "path", self.path, PATHS)
+        check_choice("full attention", "implementation", self.implementation, IMPLEMENTATION_NAMES)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
-        return attend(q, k, v, mask, scale=self.scale, dropout=dropout, path=self.path)
+        return attend(q, k, v, mask, scale=self.scale, dropout=dropout, implementation=self.implementation)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_scores(q, k, mask, scale=self.scale)
@@ -102,7 +102,7 @@ class Full(Kind):
     def attend_projected(
         self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
     ) -> Tensor | None:
-        if self.path != "auto" or not mask.packed:
+        if self.implementation != "auto" or not mask.packed:
             return None
         parts = (3,) if len(projections) == 1 else (1, 2)
         D = projections[-1].shape[-1] // (heads * parts[-1])

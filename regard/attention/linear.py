@@ -27,7 +27,7 @@ from regard.ops.linear_attention import linear_attention
 from regard.registry import register
 
 Features = Literal["elu", "random", "plain"]
-LinearPath = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]
+LinearImplementation = Literal["auto", "quadratic", "chunked", "recurrent", "kernel"]
 CHUNK = 128
 """Tokens per chunk on a GPU. On CPU, where scores are more expensive, half as many unless there are many features."""
 
@@ -41,7 +41,7 @@ class Linear(nn.Module, Kind):
             approximate the exponential of softmax attention in expectation. "plain" is the identity.
         size: Number of random features; about D log D by default.
         scale: Factor on q·k; 1/√D by default, 1 for "elu".
-        path: Implementation to use; "auto" selects the fastest.
+        implementation: Implementation to use; "auto" selects the fastest.
     """
 
     directions: Tensor
@@ -52,15 +52,15 @@ class Linear(nn.Module, Kind):
         features: Features = "elu",
         size: int | None = None,
         scale: float | None = None,
-        path: LinearPath = "auto",
+        implementation: LinearImplementation = "auto",
     ) -> None:
         super().__init__()
         check_at_least("linear attention", "width", width, 1)
         check_choice("linear attention", "features", features, get_args(Features))
-        check_choice("linear attention", "path", path, get_args(LinearPath))
+        check_choice("linear attention", "implementation", implementation, get_args(LinearImplementation))
         check_size(features, size)
         check_scale(features, scale)
-        self.features, self.path = features, path
+        self.features, self.implementation = features, implementation
         self.scale = scale if scale is not None else 1.0 if features == "elu" else 1 / math.sqrt(width)
         if features == "random":
             size = max(16, int(width * math.log(width)) // 16 * 16) if size is None else size
@@ -70,7 +70,7 @@ class Linear(nn.Module, Kind):
         check_inputs(q, k, v, mask)
         if dropout:
             raise ValueError("linear attention does not support attention dropout, because it computes no weights")
-        if self.path == "quadratic":
+        if self.implementation == "quadratic":
             return apply_weights(self.weights(q, k, mask), v)
         return attend_padded(self._attend, q, k, v, mask)
 
@@ -89,7 +89,7 @@ class Linear(nn.Module, Kind):
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:
         """Return the causal context of the next tokens and the state after them."""
-        one_by_one = q.shape[-2] == 1 or (self.path == "recurrent" and q.shape[-2] > 0)
+        one_by_one = q.shape[-2] == 1 or (self.implementation == "recurrent" and q.shape[-2] > 0)
         attend = self._attend_recurrent if one_by_one else self._attend_chunked
         return attend(self._map_queries(q), self._map_keys(k), v, state)
 
@@ -102,14 +102,14 @@ class Linear(nn.Module, Kind):
         quadratic = mask.window is not None or mask.allowed is not None or mask.packed or (mask.causal and T > S)
         if quadratic or not (q.numel() and v.numel()):
             return apply_weights(self.weights(q, k, mask), v)
-        if self.path == "kernel" or (self.path == "auto" and self._kernel_applies(q, k, v, mask)):
+        if self.implementation == "kernel" or (self.implementation == "auto" and self._kernel_applies(q, k, v, mask)):
             return self._attend_by_kernel(q, k, v, mask)
         phi_q, phi_k = self._map_queries(q), self._map_keys(k)
         if isinstance(mask.keys, Padded):
             phi_k = phi_k.masked_fill(~mask.keys.real()[:, None, :, None], 0.0)
         if not mask.causal:
             return self._attend_to_state(phi_q, _sum_keys(phi_k, v)).to(v.dtype)
-        attend = self._attend_recurrent if self.path == "recurrent" else self._attend_chunked
+        attend = self._attend_recurrent if self.implementation == "recurrent" else self._attend_chunked
         earlier = _sum_keys(phi_k[..., : S - T, :], v[..., : S - T, :]) if S > T else None
         return attend(phi_q, phi_k[..., S - T :, :], v[..., S - T :, :], earlier)[0]
 
@@ -125,8 +125,8 @@ class Linear(nn.Module, Kind):
         aligned = not mask.causal or q.shape[-2] == k.shape[-2]
         if self.features == "random" or not aligned or not dispatch.attention_kernels_apply(q, k, v):
             raise ValueError(
-                "path='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 features, and "
-                "causality for as many queries as keys"
+                "implementation='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 "
+                "features, and causality for as many queries as keys"
             )
         lengths = mask.keys.lengths if isinstance(mask.keys, Padded) else None
         elu = self.features == "elu"

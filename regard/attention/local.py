@@ -23,7 +23,7 @@ from regard.masks import Mask, Packed, Padded, in_window
 from regard.ops import dispatch
 from regard.registry import register
 
-LocalPath = Literal["auto", "reference", "dense", "blocks", "flash_varlen"]
+LocalImplementation = Literal["auto", "reference", "dense", "blocks", "flash_varlen"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Local(Kind):
         global_tokens: Number of tokens at the beginning of a sequence that attend to all tokens and to which all tokens
             attend.
         scale: Factor on the scores; 1/√D by default.
-        path: Implementation to use; "auto" selects the fastest.
+        implementation: Implementation to use; "auto" selects the fastest.
     """
 
     before: int
@@ -45,25 +45,28 @@ class Local(Kind):
     dilation: int = 1
     global_tokens: int = 0
     scale: float | None = None
-    path: LocalPath = "auto"
+    implementation: LocalImplementation = "auto"
 
     def __post_init__(self) -> None:
         for name, minimum in (("before", 0), ("after", 0), ("dilation", 1), ("global_tokens", 0)):
             check_at_least("local attention", name, getattr(self, name), minimum)
-        check_choice("local attention", "path", self.path, get_args(LocalPath))
+        check_choice("local attention", "implementation", self.implementation, get_args(LocalImplementation))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         check_inputs(q, k, v, mask)
-        path = self._select(q, k, v, mask, dropout) if self.path == "auto" else self.path
-        if path == "reference":
-            return attend(q, k, v, self._add_window(mask, q, k), scale=self.scale, dropout=dropout, path="reference")
-        if path == "dense":
+        implementation = self._select(q, k, v, mask, dropout) if self.implementation == "auto" else self.implementation
+        if implementation == "reference":
+            mask = self._add_window(mask, q, k)
+            return attend(q, k, v, mask, scale=self.scale, dropout=dropout, implementation="reference")
+        if implementation == "dense":
             k, v, mask = self._last_keys(q, k, v, mask)
             return attend(q, k, v, self._add_window(mask, q, k), scale=self.scale, dropout=dropout)
-        if path == "flash_varlen":
+        if implementation == "flash_varlen":
             return self._attend_flash_varlen(q, k, v, mask, dropout)
         if not _is_plain_self_attention(q, k, mask):
-            raise ValueError("path='blocks' supports self-attention only, without a window or a dense part in the mask")
+            raise ValueError(
+                "implementation='blocks' supports self-attention only, without a window or a dense part in the mask"
+            )
         attend_blocks = partial(self._attend_blocks, dropout=dropout)
         # Every sequence has its own global tokens, so packed sequences are padded first.
         return attend_padded(attend_blocks, q, k, v, mask) if self.global_tokens else attend_blocks(q, k, v, mask)
@@ -80,7 +83,7 @@ class Local(Kind):
         """Largest distance to a key of the window, before and after the query."""
         return self.before * self.dilation, self.after * self.dilation
 
-    def _select(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> LocalPath:
+    def _select(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> LocalImplementation:
         T, S = q.shape[-2], k.shape[-2]
         if not _is_plain_self_attention(q, k, mask):
             return "dense"
@@ -126,17 +129,18 @@ class Local(Kind):
         """Attend by PyTorch's varlen_attn, which supports windows; other batches are packed into one row first."""
         if not self._supports_flash_varlen(mask, dropout) or not _is_plain_self_attention(q, k, mask):
             raise ValueError(
-                "path='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
+                "implementation='flash_varlen' supports self-attention without padding, dilation, global tokens or "
+                "dropout only"
             )
         if isinstance(mask.keys, Packed):
             window = Mask(window=(self.before, self.after))
-            return attend(q, k, v, mask & window, scale=self.scale, path="flash_varlen")
+            return attend(q, k, v, mask & window, scale=self.scale, implementation="flash_varlen")
         B, H, N, _ = q.shape
         offsets = torch.arange(0, (B + 1) * N, N, dtype=torch.int32, device=q.device)
         layout = Packed(offsets, N, B * N)
         packed_mask = Mask(queries=layout, keys=layout, causal=mask.causal, window=(self.before, self.after))
         q, k, v = (x.transpose(0, 1).reshape(1, H, B * N, x.shape[-1]) for x in (q, k, v))
-        context = attend(q, k, v, packed_mask, scale=self.scale, path="flash_varlen")
+        context = attend(q, k, v, packed_mask, scale=self.scale, implementation="flash_varlen")
         return context.view(H, B, N, v.shape[-1]).transpose(0, 1)
 
     # Neighbouring blocks

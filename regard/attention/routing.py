@@ -25,11 +25,11 @@ from regard.attention.packing import attend_padded
 from regard.masks import Mask, Packed, Padded, in_window
 from regard.ops import dispatch
 from regard.ops.cluster_sort import nearest_centroid, sort_by_cluster
-from regard.ops.dispatch import AttentionPath
+from regard.ops.dispatch import AttentionImplementation
 from regard.ops.varlen_attention import attend_key_ranges
 from regard.registry import register
 
-RoutingPath = Literal["auto", "reference", "dense", "clusters", "sorted"]
+RoutingImplementation = Literal["auto", "reference", "dense", "clusters", "sorted"]
 MIN_QUERIES = 64
 """With fewer queries, all scores and a mask are faster than sorting by cluster."""
 MAX_FORMULA_MEMBERS = 64
@@ -51,7 +51,7 @@ class Routing(nn.Module, Kind):
         decay: Weight of the previous centroid in its moving average.
         balance: Step size of the balancing bias.
         scale: Factor on the scores; 1/√D by default.
-        path: Implementation to use; "auto" selects the fastest.
+        implementation: Implementation to use; "auto" selects the fastest.
     """
 
     centroids: Tensor
@@ -65,7 +65,7 @@ class Routing(nn.Module, Kind):
         decay: float = 0.99,
         balance: float = 0.02,
         scale: float | None = None,
-        path: RoutingPath = "auto",
+        implementation: RoutingImplementation = "auto",
     ) -> None:
         super().__init__()
         for name, value in (("heads", heads), ("width", width), ("clusters", clusters)):
@@ -74,17 +74,18 @@ class Routing(nn.Module, Kind):
             raise ValueError(f"routing attention: decay must be between 0 and 1, not {decay!r}")
         if balance < 0:
             raise ValueError(f"routing attention: balance must not be negative, found {balance:g}")
-        check_choice("routing attention", "path", path, get_args(RoutingPath))
-        self.clusters, self.decay, self.balance, self.scale, self.path = clusters, decay, balance, scale, path
+        check_choice("routing attention", "implementation", implementation, get_args(RoutingImplementation))
+        self.clusters, self.decay, self.balance, self.scale = clusters, decay, balance, scale
+        self.implementation = implementation
         self.register_buffer("centroids", F.normalize(torch.randn(heads, clusters, width), dim=-1))
         self.register_buffer("balance_bias", torch.zeros(2, heads, clusters))  # of queries, of keys
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float = 0.0) -> Tensor:
         check_inputs(q, k, v, mask)
-        if self.path == "sorted" or (self.path == "auto" and self._sorting_applies(q, k, v, mask)):
+        if self.implementation == "sorted" or (self.implementation == "auto" and self._sorting_applies(q, k, v, mask)):
             return self._attend_sorted(q, k, v, mask, dropout)
         attend_clusters = partial(self._attend, dropout=dropout)
-        if self.path == "reference":
+        if self.implementation == "reference":
             return attend_clusters(q, k, v, mask)
         return attend_padded(attend_clusters, q, k, v, mask)
 
@@ -98,26 +99,26 @@ class Routing(nn.Module, Kind):
         return q.shape[-2] >= MIN_QUERIES and mask.allowed is None and dispatch.attention_kernels_apply(q, k, v)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> Tensor:
-        """Attend within clusters by the selected path, after moving the centroids in training."""
+        """Attend within clusters by the selected implementation, after moving the centroids in training."""
         query_clusters, key_clusters = self.assign(q, k, mask)
         if self.training:
             self.update_centroids(q, k, query_clusters, key_clusters)
-        path, T, S = self.path, q.shape[-2], k.shape[-2]
+        implementation, T, S = self.implementation, q.shape[-2], k.shape[-2]
         supported = mask.allowed is None and not mask.packed
-        if path == "clusters" and not supported:
-            raise ValueError("path='clusters' supports no dense mask and no packed cross-attention")
+        if implementation == "clusters" and not supported:
+            raise ValueError("implementation='clusters' supports no dense mask and no packed cross-attention")
         # The sizes of clusters are data, on which a compiled graph cannot depend.
         slow = T < MIN_QUERIES or not supported or torch.compiler.is_compiling()
-        if (path == "auto" and slow) or not (q.numel() and k.numel()):
-            path = "dense"
-        if path in ("auto", "clusters"):
+        if (implementation == "auto" and slow) or not (q.numel() and k.numel()):
+            implementation = "dense"
+        if implementation in ("auto", "clusters"):
             padded = mask.keys is not None or mask.queries is not None
             queries, keys = _Members.of(query_clusters, key_clusters, self.clusters, padded)
-            if path == "clusters" or 2 * self.clusters * queries.largest * keys.largest < T * S:
+            if implementation == "clusters" or 2 * self.clusters * queries.largest * keys.largest < T * S:
                 return self._attend_clusters(q, k, v, mask, queries, keys, dropout)
         masked = mask & _same_cluster(query_clusters, key_clusters)
-        attend_path: AttentionPath = "reference" if path == "reference" else "auto"
-        return attend(q, k, v, masked, scale=self.scale, dropout=dropout, path=attend_path)
+        inner: AttentionImplementation = "reference" if implementation == "reference" else "auto"
+        return attend(q, k, v, masked, scale=self.scale, dropout=dropout, implementation=inner)
 
     # Clustering
 
@@ -166,7 +167,9 @@ class Routing(nn.Module, Kind):
         """Attend by kernel to key ranges of tokens sorted by cluster, after moving the centroids in training."""
         padded = equal_widths(q, k, v)
         if mask.allowed is not None or not dispatch.attention_kernels_apply(*padded):
-            raise ValueError("path='sorted' supports heads of up to 128 features on a GPU, without a dense mask")
+            raise ValueError(
+                "implementation='sorted' supports heads of up to 128 features on a GPU, without a dense mask"
+            )
         query_clusters, key_clusters = self.assign(q, k, mask)
         if self.training:
             self.update_centroids(q, k, query_clusters, key_clusters)
@@ -201,8 +204,9 @@ class Routing(nn.Module, Kind):
         q, k, v = queries.gather(q), keys.gather(k), keys.gather(v)
         if on_cpu:  # one head, (R · C, 1, M, D): SDPA on CPU copies inputs with more than one
             q, k, v, allowed = (x.flatten(0, 1)[:, None] for x in (q, k, v, allowed))
-        path: AttentionPath = "reference" if on_cpu and keys.largest <= MAX_FORMULA_MEMBERS else "auto"
-        context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout, path=path)
+        few = on_cpu and keys.largest <= MAX_FORMULA_MEMBERS
+        inner: AttentionImplementation = "reference" if few else "auto"
+        context = attend(q, k, v, Mask(allowed=allowed), scale=self.scale, dropout=dropout, implementation=inner)
         return queries.scatter(context, shape)
 
 

@@ -328,7 +328,7 @@ class FusedDecoderBlock:
     @property
     def is_full(self) -> bool:
         """Whether both kinds are plain full attention, and nothing else."""
-        return all(type(kind) is Full and kind.path == "auto" for kind in (self.kind, self.cross_kind))
+        return all(type(kind) is Full and kind.implementation == "auto" for kind in (self.kind, self.cross_kind))
 
     def __call__(
         self, x: Tensor, source: tuple[Tensor, Tensor], mask: Mask, source_mask: Mask, positions: Tensor, cache: Any

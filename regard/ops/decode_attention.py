@@ -2,7 +2,7 @@
 
 For short sentences, where launches take more time than arithmetic, it also processes more queries, 16 at a time. The
 number of keys of each row may be known on the device only; keys behind it are never read. The reference is
-`attend(path="reference")`.
+`attend(implementation="reference")`.
 
 Shapes: B batch, H heads, T queries, S keys, D head width.
 """

@@ -171,7 +171,9 @@ def _has_hooks(module: nn.Module) -> bool:
 
 # Attention; q, k and v are (B, H, tokens, D)
 
-AttentionPath = Literal["auto", "reference", "sdpa", "matmul", "decode", "padded", "flash_varlen", "triton_varlen"]
+AttentionImplementation = Literal[
+    "auto", "reference", "sdpa", "matmul", "decode", "padded", "flash_varlen", "triton_varlen"
+]
 """The implementations of attention, see `regard.attention.core`; "auto" selects one of the others."""
 HEAD_WIDTHS = (16, 32, 64, 128)
 """Head widths that the attention kernels support."""
@@ -196,7 +198,9 @@ def records_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def select_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None) -> AttentionPath:
+def select_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None
+) -> AttentionImplementation:
     """Return the fastest implementation of attention for these inputs."""
     if mask.packed:
         return _select_packed_attention(q, k, v, mask, dropout, bias)
@@ -217,7 +221,7 @@ def select_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float
 
 def _select_packed_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float, bias: Tensor | None
-) -> AttentionPath:
+) -> AttentionImplementation:
     if bias is not None or mask.allowed is not None:
         return "reference"
     assert isinstance(mask.queries, Packed) and isinstance(mask.keys, Packed)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention import core
-from regard.attention.core import PATHS, attend, attention_scores, attention_weights
+from regard.attention.core import IMPLEMENTATION_NAMES, attend, attention_scores, attention_weights
 from regard.attention.kinds import Full
 from regard.masks import Mask, Packed, Padded
-from regard.ops.dispatch import AttentionPath, cudnn_gradients_are_unreliable
+from regard.ops.dispatch import AttentionImplementation, cudnn_gradients_are_unreliable
 
 H, D = 2, 4
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -40,22 +40,24 @@ def test_worked_example_has_the_published_weights(scale: float | None, high: flo
     torch.testing.assert_close(weights, torch.tensor([[high, low], [low, high]]), atol=0.005, rtol=0)
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
-def test_worked_example_averages_the_values_by_its_weights(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
+def test_worked_example_averages_the_values_by_its_weights(implementation: AttentionImplementation) -> None:
     x = worked_example()
     p = 1 / (1 + math.exp(-1))  # the scaled scores are 1 and 0
     expected = torch.tensor([[p, 1 - p, p, 1 - p], [1 - p, p, 1 - p, p]])[None, None]
-    torch.testing.assert_close(attend(x, x, x, path=path), expected)
+    torch.testing.assert_close(attend(x, x, x, implementation=implementation), expected)
 
 
 # Scale
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
 @pytest.mark.parametrize("width", [4, 16, 64])
-def test_default_scale_depends_on_the_width(width: int, path: AttentionPath) -> None:
+def test_default_scale_depends_on_the_width(width: int, implementation: AttentionImplementation) -> None:
     q, k, v = torch.randn(3, 1, 1, 3, width, generator=seeded()).unbind()
-    torch.testing.assert_close(attend(q, k, v, path=path), attend(q, k, v, scale=width**-0.5, path="reference"))
+    torch.testing.assert_close(
+        attend(q, k, v, implementation=implementation), attend(q, k, v, scale=width**-0.5, implementation="reference")
+    )
     torch.testing.assert_close(attention_weights(q, k), attention_weights(q, k, scale=width**-0.5))
 
 
@@ -64,15 +66,15 @@ def test_scores_of_heads_of_width_64_are_divided_by_8() -> None:
     torch.testing.assert_close(attention_weights(q, k), (q @ k.transpose(-2, -1) / 8).softmax(-1))
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
-def test_given_scale_replaces_the_default(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
+def test_given_scale_replaces_the_default(implementation: AttentionImplementation) -> None:
     q, k, v = torch.randn(3, 1, 1, 3, D, generator=seeded()).unbind()
     expected = (0.3 * q @ k.transpose(-2, -1)).softmax(-1) @ v
-    torch.testing.assert_close(attend(q, k, v, scale=0.3, path=path), expected)
-    torch.testing.assert_close(Full(scale=0.3, path=path)(q, k, v, Mask()), expected)
+    torch.testing.assert_close(attend(q, k, v, scale=0.3, implementation=implementation), expected)
+    torch.testing.assert_close(Full(scale=0.3, implementation=implementation)(q, k, v, Mask()), expected)
 
 
-# Every path agrees with plain loops in float64
+# Every implementation agrees with plain loops in float64
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Case:
     allowed: Callable[[int, int, int, int], bool]
 
     @property
-    def paths(self) -> tuple[AttentionPath, ...]:
+    def implementations(self) -> tuple[AttentionImplementation, ...]:
         dense = self.mask is not None and self.mask.allowed is not None
         if self.mask is None or not self.mask.packed or dense:
             return ("reference", "sdpa", "matmul", "auto")
@@ -176,11 +178,11 @@ CASES = {
     "packed and dense": dense_and_packed(),
 }
 MATRIX = [
-    pytest.param(case, path, biased, id=f"{name}-{path}{'-bias' * biased}")
+    pytest.param(case, implementation, biased, id=f"{name}-{implementation}{'-bias' * biased}")
     for name, case in CASES.items()
-    for path in case.paths
+    for implementation in case.implementations
     for biased in (False, True)
-    if not (path == "padded" and biased)
+    if not (implementation == "padded" and biased)
 ]
 FULLY_MASKED = {
     name: case
@@ -223,22 +225,28 @@ def test_cases_include_fully_masked_rows() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=["32", "64", "bf16"])
-@pytest.mark.parametrize(("case", "path", "biased"), MATRIX)
-def test_every_path_agrees_with_loops(case: Case, path: AttentionPath, biased: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("case", "implementation", "biased"), MATRIX)
+def test_every_path_agrees_with_loops(
+    case: Case, implementation: AttentionImplementation, biased: bool, dtype: torch.dtype
+) -> None:
     q, k, v, bias = tensors(case, dtype)
     added = bias if biased else None
-    context = attend(q, k, v, case.mask, bias=added, path=path)
+    context = attend(q, k, v, case.mask, bias=added, implementation=implementation)
     assert context.dtype == dtype
     expected = attend_by_loops(q, k, v, added, case)
     torch.testing.assert_close(context.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("case", "path", "biased"), MATRIX)
-def test_gradients_of_every_path_agree_with_loops(case: Case, path: AttentionPath, biased: bool) -> None:
+@pytest.mark.parametrize(("case", "implementation", "biased"), MATRIX)
+def test_gradients_of_every_path_agree_with_loops(
+    case: Case, implementation: AttentionImplementation, biased: bool
+) -> None:
     inputs = [x.requires_grad_() for x in tensors(case)[: 4 if biased else 3]]
     q, k, v, bias = inputs if biased else (*inputs, None)
     upstream = torch.randn(q.shape, generator=seeded(2), dtype=torch.float64)
-    got = torch.autograd.grad(attend(q, k, v, case.mask, bias=bias, path=path), inputs, upstream, allow_unused=True)
+    got = torch.autograd.grad(
+        attend(q, k, v, case.mask, bias=bias, implementation=implementation), inputs, upstream, allow_unused=True
+    )
     expected = torch.autograd.grad(attend_by_loops(q, k, v, bias, case), inputs, upstream, allow_unused=True)
     for mine, theirs, x in zip(got, expected, inputs, strict=True):
         mine, theirs = (torch.zeros_like(x) if y is None else y for y in (mine, theirs))
@@ -263,12 +271,18 @@ def test_gpu_treatment_of_fully_masked_rows_is_correct_on_cpu(case: Case, biased
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["32", "bf16"])
 @pytest.mark.parametrize(
-    ("case", "path"),
-    [pytest.param(case, path, id=f"{name}-{path}") for name, case in FULLY_MASKED.items() for path in case.paths],
+    ("case", "implementation"),
+    [
+        pytest.param(case, implementation, id=f"{name}-{implementation}")
+        for name, case in FULLY_MASKED.items()
+        for implementation in case.implementations
+    ],
 )
-def test_fully_masked_rows_are_exactly_zero(case: Case, path: AttentionPath, dtype: torch.dtype) -> None:
+def test_fully_masked_rows_are_exactly_zero(
+    case: Case, implementation: AttentionImplementation, dtype: torch.dtype
+) -> None:
     q, k, v, _ = (x.requires_grad_() for x in tensors(case, dtype))
-    context = attend(q, k, v, case.mask, path=path)
+    context = attend(q, k, v, case.mask, implementation=implementation)
     context.sum().backward()
     fully_masked = torch.tensor(
         [
@@ -285,12 +299,12 @@ def test_fully_masked_rows_are_exactly_zero(case: Case, path: AttentionPath, dty
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
 @pytest.mark.parametrize("biased", [False, True])
-def test_fully_masked_batch_has_zero_gradients(path: AttentionPath, biased: bool) -> None:
+def test_fully_masked_batch_has_zero_gradients(implementation: AttentionImplementation, biased: bool) -> None:
     case = padded([0, 0], 3, 4)
     q, k, v, bias = (x.requires_grad_() for x in tensors(case, torch.float32))
-    context = attend(q, k, v, case.mask, path=path, bias=bias if biased else None)
+    context = attend(q, k, v, case.mask, implementation=implementation, bias=bias if biased else None)
     context.sum().backward()
     assert (context == 0).all()
     for x in (q, k, v, bias) if biased else (q, k, v):
@@ -332,30 +346,31 @@ def test_excluded_keys_with_large_scores_have_no_weight() -> None:
         None, None
     ]  # the excluded key has the larger score
     v = torch.tensor([[1.0] * D, [2.0] * D])[None, None]
-    for path in ("reference", "sdpa"):
-        assert attend(q, k, v, Mask(causal=True), path=path)[0, 0, 0].tolist() == [1.0] * D  # type: ignore[arg-type]
+    for implementation in ("reference", "sdpa"):
+        assert attend(q, k, v, Mask(causal=True), implementation=implementation)[0, 0, 0].tolist() == [1.0] * D  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
 @pytest.mark.parametrize("shape", [(H, 4, 5), (1, H, 1, 5), (3, 1, 4, 5), (4, 5)])
-def test_bias_is_broadcast_to_the_scores(shape: tuple[int, ...], path: AttentionPath) -> None:
+def test_bias_is_broadcast_to_the_scores(shape: tuple[int, ...], implementation: AttentionImplementation) -> None:
     case = padded([5, 2, 0], 4, 5)
     q, k, v, _ = tensors(case)
     bias = torch.randn(shape, generator=seeded(3), dtype=torch.float64)
     expected = attend_by_loops(q, k, v, bias.expand(3, H, 4, 5), case)
-    torch.testing.assert_close(attend(q, k, v, case.mask, bias=bias, path=path), expected)
+    torch.testing.assert_close(attend(q, k, v, case.mask, bias=bias, implementation=implementation), expected)
     torch.testing.assert_close(
-        attend(q, k, v, bias=bias, path=path), attend(q, k, v, bias=bias.expand(3, H, 4, 5), path="reference")
+        attend(q, k, v, bias=bias, implementation=implementation),
+        attend(q, k, v, bias=bias.expand(3, H, 4, 5), implementation="reference"),
     )
 
 
 @pytest.mark.parametrize("heads", [1, 2, 8])
-@pytest.mark.parametrize("path", ["reference", "sdpa"])
-def test_heads_are_independent(heads: int, path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
+def test_heads_are_independent(heads: int, implementation: AttentionImplementation) -> None:
     q, k, v = torch.randn(3, 2, heads, 5, D, generator=seeded(), dtype=torch.float64).unbind()
-    joint = attend(q, k, v, Mask(causal=True), path=path)
+    joint = attend(q, k, v, Mask(causal=True), implementation=implementation)
     for h in range(heads):
-        alone = attend(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], Mask(causal=True), path="reference")
+        alone = attend(q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1], Mask(causal=True), implementation="reference")
         torch.testing.assert_close(joint[:, h : h + 1], alone)
 
 
@@ -365,7 +380,8 @@ def test_reference_passes_gradcheck() -> None:
     bias = torch.randn(1, 2, 3, 4, generator=seeded(9), dtype=torch.float64, requires_grad=True)
     for mask in (Mask(), Mask(causal=True), Mask(allowed=allowed)):
         assert torch.autograd.gradcheck(
-            lambda q, k, v, bias, mask=mask: attend(q, k, v, mask, bias=bias, path="reference"), (q, k, v, bias)
+            lambda q, k, v, bias, mask=mask: attend(q, k, v, mask, bias=bias, implementation="reference"),
+            (q, k, v, bias),
         )
 
 
@@ -380,7 +396,9 @@ def test_padded_path_agrees_with_the_reference_for_any_lengths(
     keys = data.draw(st.lists(st.integers(0, 4), min_size=len(queries), max_size=len(queries)))
     mask = Mask(queries=Packed.of(queries), keys=Packed.of(keys), causal=causal, window=window)
     q, k, v = (torch.randn(1, H, sum(n), D, generator=seeded(i)) for i, n in enumerate((queries, keys, keys)))
-    torch.testing.assert_close(attend(q, k, v, mask, path="padded"), attend(q, k, v, mask, path="reference"))
+    torch.testing.assert_close(
+        attend(q, k, v, mask, implementation="padded"), attend(q, k, v, mask, implementation="reference")
+    )
 
 
 def on_device(mask: Mask | None, device: torch.device) -> Mask | None:
@@ -400,18 +418,18 @@ def test_every_path_on_gpu_agrees_with_the_reference_on_cpu(name: str, dtype: to
         torch.cat([x, x], -1).to(dtype).requires_grad_() for x in tensors(case)[:3]
     ]  # flash_varlen needs a width divisible by 8
     upstream = torch.randn(inputs[0].shape, generator=seeded(2)).to(dtype)
-    expected = attend(*inputs, case.mask, path="reference")
+    expected = attend(*inputs, case.mask, implementation="reference")
     gradients = torch.autograd.grad(expected, inputs, upstream)
-    fits = "padded" in case.paths and dtype == torch.bfloat16 and case.keys > 0
-    varlen: tuple[AttentionPath, ...] = ("flash_varlen",) if fits else ()
+    fits = "padded" in case.implementations and dtype == torch.bfloat16 and case.keys > 0
+    varlen: tuple[AttentionImplementation, ...] = ("flash_varlen",) if fits else ()
     tolerance = {"atol": 5e-2, "rtol": 5e-2} if dtype == torch.bfloat16 else {"atol": 1e-4, "rtol": 1e-4}
-    for path in case.paths + varlen:
+    for implementation in case.implementations + varlen:
         leaves = [x.detach().to(device).requires_grad_() for x in inputs]
-        context = attend(*leaves, on_device(case.mask, device), path=path)
-        torch.testing.assert_close(context.cpu(), expected, **tolerance, msg=lambda m, p=path: f"{p}: {m}")
-        assert (context.cpu()[expected == 0] == 0).all(), path
+        context = attend(*leaves, on_device(case.mask, device), implementation=implementation)
+        torch.testing.assert_close(context.cpu(), expected, **tolerance, msg=lambda m, p=implementation: f"{p}: {m}")
+        assert (context.cpu()[expected == 0] == 0).all(), implementation
         for mine, theirs in zip(torch.autograd.grad(context, leaves, upstream.to(device)), gradients, strict=True):
-            torch.testing.assert_close(mine.cpu(), theirs, **tolerance, msg=lambda m, p=path: f"{p}: {m}")
+            torch.testing.assert_close(mine.cpu(), theirs, **tolerance, msg=lambda m, p=implementation: f"{p}: {m}")
 
 
 # Errors
@@ -422,8 +440,8 @@ PACKED_MASK = Mask(queries=LAYOUT, keys=LAYOUT)
 MASKS = {"padded": Mask(), "packed": PACKED_MASK}
 
 
-def paths_of(mask: Mask) -> tuple[AttentionPath, ...]:
-    """Return the paths that run on a CPU."""
+def implementations_of(mask: Mask) -> tuple[AttentionImplementation, ...]:
+    """Return the implementations that run on a CPU."""
     return ("auto", "reference", "padded") if mask.packed else ("auto", "reference", "sdpa", "matmul")
 
 
@@ -431,21 +449,21 @@ def paths_of(mask: Mask) -> tuple[AttentionPath, ...]:
 @pytest.mark.parametrize("name", MASKS)
 def test_inputs_without_four_dimensions_are_rejected(name: str, shape: tuple[int, ...]) -> None:
     q = torch.randn(shape)
-    for path in PATHS:
+    for implementation in IMPLEMENTATION_NAMES:
         with pytest.raises(ValueError, match=r"must have four dimensions \(batch, heads, tokens, width\), found q \("):
-            attend(q, q, q, MASKS[name], path=path)
+            attend(q, q, q, MASKS[name], implementation=implementation)
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_shapes_that_do_not_fit_together_are_rejected(name: str) -> None:
     q, mask = torch.randn(1, 2, 3, 4), MASKS[name]
-    for path in PATHS:
+    for implementation in IMPLEMENTATION_NAMES:
         with pytest.raises(ValueError, match="same batch size and number of heads"):
-            attend(q, q[:, :1], q[:, :1], mask, path=path)
+            attend(q, q[:, :1], q[:, :1], mask, implementation=implementation)
         with pytest.raises(ValueError, match="q and k must have the same width"):
-            attend(q, q[..., :2], q, mask, path=path)
+            attend(q, q[..., :2], q, mask, implementation=implementation)
         with pytest.raises(ValueError, match="k and v the same number of tokens"):
-            attend(q, q, q[:, :, :2], mask, path=path)
+            attend(q, q, q[:, :, :2], mask, implementation=implementation)
 
 
 MISFITS = {
@@ -463,26 +481,26 @@ MISFITS = {
 @pytest.mark.parametrize("name", MISFITS)
 def test_mask_that_does_not_fit_is_rejected(name: str) -> None:
     (mask, message), q = MISFITS[name], torch.randn(1, 2, 3, 4)
-    for path in PATHS:
+    for implementation in IMPLEMENTATION_NAMES:
         with pytest.raises(ValueError, match=message):
-            attend(q, q, q, mask, path=path)
+            attend(q, q, q, mask, implementation=implementation)
 
 
 def test_bias_that_does_not_fit_is_rejected() -> None:
     q = torch.randn(1, 2, 3, 4)
-    for path in PATHS:
+    for implementation in IMPLEMENTATION_NAMES:
         with pytest.raises(
             ValueError, match=r"the bias must be broadcastable to .* \(1, 2, 3, 3\), found \(2, 1, 3, 3\)"
         ):
-            attend(q, q, q, bias=torch.zeros(2, 1, 3, 3), path=path)
+            attend(q, q, q, bias=torch.zeros(2, 1, 3, 3), implementation=implementation)
 
 
 def test_tensor_as_mask_is_rejected() -> None:
     q, allowed = torch.randn(1, 2, 3, 4), torch.ones(3, 3, dtype=torch.bool)
     message = r"mask must be a Mask, not a Tensor; .* Mask\(allowed=...\)"
-    for path in PATHS:
+    for implementation in IMPLEMENTATION_NAMES:
         with pytest.raises(TypeError, match=message):
-            attend(q, q, q, allowed, path=path)  # type: ignore[arg-type]
+            attend(q, q, q, allowed, implementation=implementation)  # type: ignore[arg-type]
     for function in (attention_weights, attention_scores):
         with pytest.raises(TypeError, match=message):
             function(q, q, allowed)  # type: ignore[arg-type]
@@ -490,46 +508,46 @@ def test_tensor_as_mask_is_rejected() -> None:
 
 def test_unknown_path_is_rejected() -> None:
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"path must be one of auto, reference, sdpa, .*, not 'fused'"):
-        attend(q, q, q, path="fused")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"implementation must be one of auto, reference, sdpa, .*, not 'fused'"):
+        attend(q, q, q, implementation="fused")  # type: ignore[arg-type]
 
 
 def test_decode_path_rejects_unsupported_inputs() -> None:
     q = torch.randn(1, 2, 3, 16)
-    with pytest.raises(ValueError, match="path='decode' supports few queries on a GPU"):
-        attend(q, q, q, Mask(causal=True), path="decode")
+    with pytest.raises(ValueError, match="implementation='decode' supports few queries on a GPU"):
+        attend(q, q, q, Mask(causal=True), implementation="decode")
 
 
-@pytest.mark.parametrize("path", ["padded", "flash_varlen", "triton_varlen"])
-def test_packed_paths_reject_padded_batches(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["padded", "flash_varlen", "triton_varlen"])
+def test_packed_paths_reject_padded_batches(implementation: AttentionImplementation) -> None:
     q = torch.randn(1, 1, 2, D)
     with pytest.raises(ValueError, match="packed"):
-        attend(q, q, q, Mask(causal=True), path=path)
+        attend(q, q, q, Mask(causal=True), implementation=implementation)
 
 
-@pytest.mark.parametrize("path", ["flash_varlen", "triton_varlen"])
-def test_paths_of_a_gpu_are_rejected_on_a_cpu(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["flash_varlen", "triton_varlen"])
+def test_paths_of_a_gpu_are_rejected_on_a_cpu(implementation: AttentionImplementation) -> None:
     q = torch.randn(1, 2, 3, 16)
-    with pytest.raises(ValueError, match=f"path='{path}' supports heads of up to .* on a GPU"):
-        attend(q, q, q, PACKED_MASK, path=path)
+    with pytest.raises(ValueError, match=f"implementation='{implementation}' supports heads of up to .* on a GPU"):
+        attend(q, q, q, PACKED_MASK, implementation=implementation)
 
 
-@pytest.mark.parametrize("path", ["padded", "flash_varlen"])
-def test_packed_paths_reject_a_bias_and_a_dense_mask(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["padded", "flash_varlen"])
+def test_packed_paths_reject_a_bias_and_a_dense_mask(implementation: AttentionImplementation) -> None:
     layout = Packed.of([2, 1])
     mask = Mask(queries=layout, keys=layout)
     q = torch.randn(1, 1, 3, D)
     with pytest.raises(ValueError, match="bias"):
-        attend(q, q, q, mask, bias=torch.zeros(3, 3), path=path)
+        attend(q, q, q, mask, bias=torch.zeros(3, 3), implementation=implementation)
     with pytest.raises(ValueError, match="dense mask"):
-        attend(q, q, q, mask & Mask(allowed=torch.ones(3, 3, dtype=torch.bool)), path=path)
+        attend(q, q, q, mask & Mask(allowed=torch.ones(3, 3, dtype=torch.bool)), implementation=implementation)
 
 
 def test_flash_varlen_rejects_dropout() -> None:
     layout = Packed.of([2, 1])
     q = torch.randn(1, 1, 3, D)
     with pytest.raises(ValueError, match="dropout"):
-        attend(q, q, q, Mask(queries=layout, keys=layout), dropout=0.1, path="flash_varlen")
+        attend(q, q, q, Mask(queries=layout, keys=layout), dropout=0.1, implementation="flash_varlen")
 
 
 # Unusual shapes
@@ -547,10 +565,12 @@ def test_values_may_have_another_width_than_keys(name: str, width: int, queries:
     B = 1 if name == "packed" else 2
     q, k, v = (torch.randn(B, H, *shape, generator=seeded()) for shape in ((queries, D), (7, D), (7, width)))
     expected = attention_weights(q, k, masks[name]) @ v
-    for path in paths_of(masks[name]):
+    for implementation in implementations_of(masks[name]):
         for dropout in (0.0, 1e-12):
-            context = attend(q, k, v, masks[name], dropout=dropout, path=path)
-            torch.testing.assert_close(context, expected, atol=1e-5, rtol=1e-5, msg=lambda m, p=path: f"{p}: {m}")
+            context = attend(q, k, v, masks[name], dropout=dropout, implementation=implementation)
+            torch.testing.assert_close(
+                context, expected, atol=1e-5, rtol=1e-5, msg=lambda m, p=implementation: f"{p}: {m}"
+            )
 
 
 def test_kernels_of_few_widths_pad_narrower_inputs() -> None:
@@ -562,26 +582,28 @@ def test_kernels_of_few_widths_pad_narrower_inputs() -> None:
         torch.testing.assert_close(context, attend(q, k, wide, scale=0.5))
 
 
-@pytest.mark.parametrize("path", ["auto", "reference", "padded"])
-def test_packed_batch_may_hold_no_sequences(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["auto", "reference", "padded"])
+def test_packed_batch_may_hold_no_sequences(implementation: AttentionImplementation) -> None:
     layout = Packed.of([])
     q, k, v = (torch.zeros(1, H, 0, width, requires_grad=True) for width in (D, D, 3))
-    context = attend(q, k, v, Mask(queries=layout, keys=layout), path=path)
+    context = attend(q, k, v, Mask(queries=layout, keys=layout), implementation=implementation)
     assert context.shape == (1, H, 0, 3)
     context.sum().backward()
 
 
-@pytest.mark.parametrize("path", ["auto", "reference", "sdpa", "matmul"])
+@pytest.mark.parametrize("implementation", ["auto", "reference", "sdpa", "matmul"])
 @pytest.mark.parametrize(
     "mask", [None, Mask(causal=True), Mask(keys=Padded.of([4, 2]))], ids=["none", "causal", "padding"]
 )
-def test_bias_of_minus_infinity_excludes_keys(mask: Mask | None, path: AttentionPath) -> None:
+def test_bias_of_minus_infinity_excludes_keys(mask: Mask | None, implementation: AttentionImplementation) -> None:
     q, k, v = (torch.randn(2, H, n, D, generator=seeded(n), requires_grad=True) for n in (4, 4, 4))
     bias = torch.randn(2, H, 4, 4, generator=seeded(9))
     bias[0, :, 1], bias[1, :, 2, :2] = -math.inf, -math.inf  # a complete row, and all keys that are not padding
-    context = attend(q, k, v, mask, bias=bias, path=path)
+    context = attend(q, k, v, mask, bias=bias, implementation=implementation)
     finite = bias.masked_fill(bias == -math.inf, 0.0)
-    expected = attend(q, k, v, (mask or Mask()) & Mask(allowed=bias > -math.inf), bias=finite, path="reference")
+    expected = attend(
+        q, k, v, (mask or Mask()) & Mask(allowed=bias > -math.inf), bias=finite, implementation="reference"
+    )
     torch.testing.assert_close(context, expected)
     torch.testing.assert_close(attention_weights(q, k, mask, bias=bias) @ v, expected)
     assert (context[0, :, 1] == 0).all()
@@ -596,35 +618,37 @@ def test_bias_of_minus_infinity_excludes_keys(mask: Mask | None, path: Attention
 # Dropout
 
 
-def uniform(path: AttentionPath) -> tuple[Tensor, Tensor, Tensor, Mask]:
+def uniform(implementation: AttentionImplementation) -> tuple[Tensor, Tensor, Tensor, Mask]:
     """Return 4096 queries with equal weights on 16 keys whose values are 1."""
-    if path == "padded":
+    if implementation == "padded":
         layout, keys = Packed.of([2048, 2048]), Packed.of([16, 16])
         return torch.zeros(1, 1, 4096, D), torch.zeros(1, 1, 32, D), torch.ones(1, 1, 32, D), Mask(layout, keys)
     return torch.zeros(1, 1, 4096, D), torch.zeros(1, 1, 16, D), torch.ones(1, 1, 16, D), Mask()
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
+@pytest.mark.parametrize("implementation", ["reference", "sdpa", "padded"])
 @pytest.mark.parametrize("p", [0.1, 0.5])
-def test_dropout_has_the_given_rate_and_preserves_the_mean(path: AttentionPath, p: float) -> None:
+def test_dropout_has_the_given_rate_and_preserves_the_mean(implementation: AttentionImplementation, p: float) -> None:
     torch.manual_seed(0)
-    q, k, v, mask = uniform(path)
-    kept = attend(q, k, v, mask, dropout=p, path=path)[..., 0] * 16 * (1 - p)  # number of the 16 weights that were kept
+    q, k, v, mask = uniform(implementation)
+    kept = (
+        attend(q, k, v, mask, dropout=p, implementation=implementation)[..., 0] * 16 * (1 - p)
+    )  # number of the 16 weights that were kept
     torch.testing.assert_close(kept, kept.round(), atol=1e-4, rtol=0)
     assert kept.mean().item() == pytest.approx(16 * (1 - p), rel=0.01)
     assert kept.var().item() == pytest.approx(16 * p * (1 - p), rel=0.1)
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
-def test_attention_without_dropout_is_deterministic(path: AttentionPath) -> None:
-    q, k, v, mask = uniform(path)
-    torch.testing.assert_close(attend(q, k, v, mask, path=path), torch.ones_like(q))
+@pytest.mark.parametrize("implementation", ["reference", "sdpa", "padded"])
+def test_attention_without_dropout_is_deterministic(implementation: AttentionImplementation) -> None:
+    q, k, v, mask = uniform(implementation)
+    torch.testing.assert_close(attend(q, k, v, mask, implementation=implementation), torch.ones_like(q))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["32", "bf16"])
 def test_paths_with_dropout_agree_with_loops_at_rate_zero(case: Case, dtype: torch.dtype) -> None:
-    """A tiny rate selects the paths for dropout without dropping anything."""
+    """A tiny rate selects the implementations for dropout without dropping anything."""
     inputs = [x.requires_grad_() for x in tensors(case, dtype)[:3]]
     context = attend(*inputs, case.mask, dropout=1e-12)
     expected = attend_by_loops(*inputs, None, case)
@@ -643,18 +667,18 @@ def test_scores_with_dropout_are_not_rounded_to_half_precision(rounded: str) -> 
     q, k, v = (torch.randn(4, H, 33, D, generator=seeded(i)) for i in range(3))
     q[..., 0], k[..., 0] = 1.0, 200.0  # a constant added to all scores, which does not change the weights
     q, k, v = (x.bfloat16() for x in (q, k, v))
-    expected = attend(*(x.double() for x in (q, k, v)), path="reference")
+    expected = attend(*(x.double() for x in (q, k, v)), implementation="reference")
     given = (q, k, v) if rounded == "inputs" else (q.float(), k.float(), v.float())
     with torch.autocast("cpu", torch.bfloat16, enabled=rounded != "inputs"):
         context = attend(*given, dropout=1e-12)
     assert (context.double() - expected).norm() < 0.01 * expected.norm()
 
 
-@pytest.mark.parametrize("path", ["reference", "sdpa", "padded"])
-def test_fully_masked_rows_are_zero_with_dropout(path: AttentionPath) -> None:
+@pytest.mark.parametrize("implementation", ["reference", "sdpa", "padded"])
+def test_fully_masked_rows_are_zero_with_dropout(implementation: AttentionImplementation) -> None:
     case = CASES["packed cross, no keys for some"]
     q, k, v, _ = tensors(case, torch.float32)
-    context = attend(q, k, v, case.mask, dropout=0.5, path=path)
+    context = attend(q, k, v, case.mask, dropout=0.5, implementation=implementation)
     assert (context[:, :, :3] == 0).all()
     assert context.isfinite().all()
 
@@ -671,9 +695,9 @@ def test_gradients_are_finite_if_all_scores_are_far_below_zero(queries: int, key
     q, k, v = (torch.randn(8, 4, rows, 64, device=device) * 0.1 for rows in (queries, keys, keys))
     q[..., 0], k[..., 0] = 1.0, -120 * 8.0
     inputs = [x.bfloat16().requires_grad_() for x in (q, k, v)]
-    grads = torch.autograd.grad(attend(*inputs, path="sdpa").sum(), inputs)
+    grads = torch.autograd.grad(attend(*inputs, implementation="sdpa").sum(), inputs)
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    expected = torch.autograd.grad(attend(*exact, path="reference").sum(), exact)
+    expected = torch.autograd.grad(attend(*exact, implementation="reference").sum(), exact)
     for mine, theirs in zip(grads, expected, strict=True):
         assert mine.isfinite().all()
         # The gradient of the constant is a difference of large numbers, which half precision cannot represent.
@@ -702,6 +726,6 @@ def test_sdpa_without_mask_uses_the_selection_of_backends(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(core, "_reliable_backends", select)
     inputs = [torch.randn(2, 2, 64, 4) for _ in range(3)]
-    attend(*inputs, mask, path="sdpa")
+    attend(*inputs, mask, implementation="sdpa")
     (selected,) = calls
     assert all(map(torch.equal, selected, inputs)) and len(selected) == 3

@@ -12,7 +12,7 @@ from torch import nn
 from regard.attention.kinds import Full, Kind
 from regard.attention.linear import Linear
 from regard.attention.local import Local, LocalSettings
-from regard.attention.routing import Routing, RoutingPath
+from regard.attention.routing import Routing, RoutingImplementation
 from regard.errors import UserError
 from regard.masks import Mask, Packed, Padded
 from regard.models.transformer import Transformer, TransformerConfig
@@ -143,20 +143,30 @@ def test_plain_features_support_a_negative_scale() -> None:
             lambda: Local(1, 1, global_tokens=-2),
             "local attention: global_tokens must be an integer of at least 0, not -2",
         ),
-        (lambda: Local(1, 1, path="x"), "path must be one of auto, reference, dense, blocks, flash_varlen, not 'x'"),  # type: ignore[arg-type]
+        (
+            lambda: Local(1, 1, implementation="x"),
+            "implementation must be one of auto, reference, dense, blocks, flash_varlen, not 'x'",
+        ),  # type: ignore[arg-type]
         (lambda: Routing(2, 8, 0), "routing attention: clusters must be an integer of at least 1, not 0"),
         (lambda: Routing(2, 8, 4, decay=1.5), "routing attention: decay must be between 0 and 1, not 1.5"),
         (lambda: Routing(2, 8, 4, balance=-0.1), "routing attention: balance must not be negative, found -0.1"),
-        (lambda: Routing(2, 8, 4, path="x"), "path must be one of auto, reference, dense, clusters, sorted, not 'x'"),  # type: ignore[arg-type]
+        (
+            lambda: Routing(2, 8, 4, implementation="x"),
+            "implementation must be one of auto, reference, dense, clusters, sorted, not 'x'",
+        ),  # type: ignore[arg-type]
         (lambda: Linear(8, "relu"), "linear attention: features must be one of elu, random, plain, not 'relu'"),  # type: ignore[arg-type]
         (lambda: Linear(8, "elu", size=5), "size is the number of random features; features 'elu' has none"),
         (lambda: Linear(8, "random", size=0), "linear attention: size must be an integer of at least 1, not 0"),
         (lambda: Linear(8, "elu", scale=-1.0), "must not be negative, found -1"),
-        (lambda: Linear(8, path="x"), "path must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'"),  # type: ignore[arg-type]
         (
-            lambda: Full(path="x"),
-            "path must be one of auto, reference, sdpa, matmul, decode, padded, flash_varlen, triton_varlen, not 'x'",
+            lambda: Linear(8, implementation="x"),
+            "implementation must be one of auto, quadratic, chunked, recurrent, kernel, not 'x'",
         ),  # type: ignore[arg-type]
+        (
+            lambda: Full(implementation="x"),  # type: ignore[arg-type]
+            "implementation must be one of auto, reference, sdpa, matmul, decode, padded, flash_varlen, triton_varlen, "
+            "not 'x'",
+        ),
     ],
 )
 def test_invalid_arguments_of_a_kind_are_rejected(make: Callable[[], Kind], message: str) -> None:
@@ -169,26 +179,36 @@ def cross(**options: Any) -> Mask:
 
 
 DENSE, WINDOW, PADDED = Mask(allowed=torch.ones(5, 5, dtype=torch.bool)), Mask(window=(1, 1)), Padded.of([5])
-BLOCKS = "path='blocks' supports self-attention only"
-VARLEN = "path='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
-CLUSTERS = "path='clusters' supports no dense mask and no packed cross-attention"
+BLOCKS = "implementation='blocks' supports self-attention only"
+VARLEN = (
+    "implementation='flash_varlen' supports self-attention without padding, dilation, global tokens or dropout only"
+)
+CLUSTERS = "implementation='clusters' supports no dense mask and no packed cross-attention"
 
 
 @pytest.mark.parametrize(
     ("kind", "mask", "message"),
     [
-        (Local(1, 1, path="blocks"), DENSE, BLOCKS),
-        (Local(1, 1, path="blocks"), WINDOW, BLOCKS),
-        (Local(1, 1, path="blocks"), cross(), BLOCKS),
-        (Local(1, 1, path="blocks"), Mask(causal=True, beam_width=2), BLOCKS),
-        (Local(1, 1, path="flash_varlen"), DENSE, VARLEN),
-        (Local(1, 1, path="flash_varlen"), Mask(keys=PADDED), VARLEN),
-        (Local(1, 1, 2, path="flash_varlen"), Mask(), VARLEN),
-        (Local(1, 1, 1, 1, path="flash_varlen"), Mask(), VARLEN),
-        (Routing(2, 8, 2, path="clusters"), DENSE, CLUSTERS),
-        (Routing(2, 8, 2, path="clusters"), cross(), CLUSTERS),
-        (Routing(2, 8, 2, path="sorted"), Mask(), "path='sorted' supports heads of up to 128 features on a GPU"),
-        (Linear(8, path="kernel"), Mask(), "path='kernel' supports elu and plain features on a GPU"),
+        (Local(1, 1, implementation="blocks"), DENSE, BLOCKS),
+        (Local(1, 1, implementation="blocks"), WINDOW, BLOCKS),
+        (Local(1, 1, implementation="blocks"), cross(), BLOCKS),
+        (Local(1, 1, implementation="blocks"), Mask(causal=True, beam_width=2), BLOCKS),
+        (Local(1, 1, implementation="flash_varlen"), DENSE, VARLEN),
+        (Local(1, 1, implementation="flash_varlen"), Mask(keys=PADDED), VARLEN),
+        (Local(1, 1, 2, implementation="flash_varlen"), Mask(), VARLEN),
+        (Local(1, 1, 1, 1, implementation="flash_varlen"), Mask(), VARLEN),
+        (Routing(2, 8, 2, implementation="clusters"), DENSE, CLUSTERS),
+        (Routing(2, 8, 2, implementation="clusters"), cross(), CLUSTERS),
+        (
+            Routing(2, 8, 2, implementation="sorted"),
+            Mask(),
+            "implementation='sorted' supports heads of up to 128 features on a GPU",
+        ),
+        (
+            Linear(8, implementation="kernel"),
+            Mask(),
+            "implementation='kernel' supports elu and plain features on a GPU",
+        ),
     ],
 )
 def test_inputs_that_a_path_does_not_support_are_rejected(kind: Kind, mask: Mask, message: str) -> None:
@@ -197,7 +217,9 @@ def test_inputs_that_a_path_does_not_support_are_rejected(kind: Kind, mask: Mask
         kind(q, q, q, mask)
 
 
-@pytest.mark.parametrize("kind", [Local(1, 1, path="blocks"), Local(1, 1, path="flash_varlen")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Local(1, 1, implementation="blocks"), Local(1, 1, implementation="flash_varlen")], ids=str
+)
 def test_paths_for_self_attention_reject_a_cache(kind: Kind) -> None:
     q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
     with pytest.raises(ValueError, match="supports self-attention"):
@@ -205,7 +227,9 @@ def test_paths_for_self_attention_reject_a_cache(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 4), (2, 0, 0)], ids=["no rows", "no tokens"])
-@pytest.mark.parametrize("kind", [Local(1, 1, path="blocks"), Local(1, 1, 2, 1, path="blocks")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Local(1, 1, implementation="blocks"), Local(1, 1, 2, 1, implementation="blocks")], ids=str
+)
 def test_blocks_may_be_empty(kind: Kind, sizes: tuple[int, int, int]) -> None:
     B, T, S = sizes
     q, k = torch.randn(B, 2, T, 8), torch.randn(B, 2, S, 8)
@@ -213,10 +237,10 @@ def test_blocks_may_be_empty(kind: Kind, sizes: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 4), (2, 0, 4), (2, 70, 0)], ids=["no rows", "no queries", "no keys"])
-@pytest.mark.parametrize("path", ["auto", "clusters"])
-def test_clusters_may_be_empty(path: RoutingPath, sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("implementation", ["auto", "clusters"])
+def test_clusters_may_be_empty(implementation: RoutingImplementation, sizes: tuple[int, int, int]) -> None:
     B, T, S = sizes
     q, k = torch.randn(B, 2, T, 8), torch.randn(B, 2, S, 8)
-    context = Routing(2, 8, 2, path=path)(q, k, k, Mask())
+    context = Routing(2, 8, 2, implementation=implementation)(q, k, k, Mask())
     assert context.shape == q.shape
     assert S > 0 or not context.any()

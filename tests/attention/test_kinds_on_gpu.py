@@ -84,7 +84,7 @@ def test_half_precision_agrees_with_the_cpu_without_synchronisation(name: str, l
 def test_attention_within_clusters_agrees_with_the_cpu(causal: bool) -> None:
     torch.manual_seed(0)
     inputs = tensors(2, 301)
-    kind = Routing(H, D, 5, path="clusters").double().eval()
+    kind = Routing(H, D, 5, implementation="clusters").double().eval()
     expected = run(kind, Mask(causal=causal), [x.double().requires_grad_() for x in inputs])
     got = run(kind.to(CUDA), Mask(causal=causal), [x.to(CUDA, torch.float64).requires_grad_() for x in inputs])
     for mine, theirs in zip(got, expected, strict=True):
@@ -97,7 +97,7 @@ def test_clusters_in_half_precision_agree_with_the_reference(layout: str) -> Non
     kind = Routing(H, D, 5).to(CUDA).eval()
     mask, inputs = masks(CUDA, True)[layout]
     half = [x.to(CUDA, torch.bfloat16).requires_grad_() for x in inputs]
-    kind.path = "reference"
+    kind.implementation = "reference"
     expected = run(kind, mask, half)
-    kind.path = "clusters"
+    kind.implementation = "clusters"
     assert_close(run(kind, mask, half), expected)

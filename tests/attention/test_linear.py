@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.core import attention_weights
-from regard.attention.linear import CHUNK, Features, Linear, LinearCache, LinearPath, random_directions
+from regard.attention.linear import CHUNK, Features, Linear, LinearCache, LinearImplementation, random_directions
 from regard.attention.multi_head import Attention
 from regard.masks import Mask, Packed, Padded
 
@@ -23,9 +23,9 @@ def tensors(batch: int, T: int, S: int | None = None, dtype: torch.dtype = torch
     return tuple(torch.randn(*s, generator=source, dtype=torch.float64).to(dtype) for s in shape)
 
 
-def linear(features: Features, path: LinearPath = "auto") -> Linear:
+def linear(features: Features, implementation: LinearImplementation = "auto") -> Linear:
     torch.manual_seed(0)
-    return Linear(D, features, path=path)
+    return Linear(D, features, implementation=implementation)
 
 
 # The formula
@@ -34,8 +34,8 @@ def linear(features: Features, path: LinearPath = "auto") -> Linear:
 def test_plain_linear_attention_is_associative_in_column_form() -> None:
     q, k, v = tensors(1, 5)
     Q, K, V = (x[0, 0].T for x in (q, k, v))  # tokens are columns
-    for path in ("quadratic", "auto"):
-        got = Linear(D, "plain", scale=1.0, path=path)(q, k, v, Mask())[0, 0].T
+    for implementation in ("quadratic", "auto"):
+        got = Linear(D, "plain", scale=1.0, implementation=implementation)(q, k, v, Mask())[0, 0].T
         torch.testing.assert_close(got, V @ (K.T @ Q), **EXACT)
         torch.testing.assert_close(got, (V @ K.T) @ Q, **EXACT)
 
@@ -96,15 +96,15 @@ def test_elu_features_of_negative_numbers_are_not_lost_to_rounding(dtype: torch.
     assert ((got - exact).norm() / exact.norm()).item() < {torch.float32: 1e-4, torch.bfloat16: 1e-2}[dtype]
 
 
-@pytest.mark.parametrize("path", ["quadratic", "chunked", "recurrent"])
+@pytest.mark.parametrize("implementation", ["quadratic", "chunked", "recurrent"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_features_do_not_overflow_half_precision(dtype: torch.dtype, path: LinearPath) -> None:
+def test_features_do_not_overflow_half_precision(dtype: torch.dtype, implementation: LinearImplementation) -> None:
     q, k, v = (x.to(dtype) for x in tensors(1, 5))
     q, k = q + 100, k + 100  # the scores exceed the largest float16, 65504
     for mask in (Mask(), Mask(causal=True)):
-        context = linear("elu", path)(q, k, v, mask)
+        context = linear("elu", implementation)(q, k, v, mask)
         assert context.dtype == dtype
-        exact = linear("elu", path)(q.double(), k.double(), v.double(), mask)
+        exact = linear("elu", implementation)(q.double(), k.double(), v.double(), mask)
         torch.testing.assert_close(context.double(), exact, atol=2e-2, rtol=0)
 
 
@@ -115,7 +115,10 @@ def test_features_do_not_overflow_half_precision(dtype: torch.dtype, path: Linea
 @pytest.mark.parametrize("length", [1, 2, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
 def test_quadratic_chunked_and_recurrent_forms_agree(features: Features, length: int) -> None:
     q, k, v = tensors(2, length)
-    forms = [linear(features, path)(q, k, v, Mask(causal=True)) for path in ("quadratic", "chunked", "recurrent")]
+    forms = [
+        linear(features, implementation)(q, k, v, Mask(causal=True))
+        for implementation in ("quadratic", "chunked", "recurrent")
+    ]
     torch.testing.assert_close(forms[1], forms[0], **EXACT)
     torch.testing.assert_close(forms[2], forms[0], **EXACT)
 
@@ -163,18 +166,21 @@ def test_fully_padded_rows_give_zeros_and_zero_gradients(features: Features) -> 
 
 
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("path", ["quadratic", "chunked", "recurrent"])
-def test_gradients_are_correct(features: Features, path: LinearPath) -> None:
+@pytest.mark.parametrize("implementation", ["quadratic", "chunked", "recurrent"])
+def test_gradients_are_correct(features: Features, implementation: LinearImplementation) -> None:
     layout = Padded.of([6, 3])
     inputs = tuple(x.requires_grad_() for x in tensors(2, 6))
-    kind = linear(features, path).double()
+    kind = linear(features, implementation).double()
     for mask in (Mask(keys=layout), Mask(causal=True)):
         assert torch.autograd.gradcheck(lambda *qkv, m=mask: kind(*qkv, m), inputs, fast_mode=True)
 
 
 def test_gradients_over_several_chunks_agree_with_the_quadratic_form() -> None:
     inputs = [x.requires_grad_() for x in tensors(1, 2 * CHUNK + 3)]
-    forms = [linear("elu", path)(*inputs, Mask(causal=True)).sin().sum() for path in ("quadratic", "chunked")]
+    forms = [
+        linear("elu", implementation)(*inputs, Mask(causal=True)).sin().sum()
+        for implementation in ("quadratic", "chunked")
+    ]
     for mine, theirs in zip(*(torch.autograd.grad(form, inputs) for form in forms), strict=True):
         torch.testing.assert_close(mine, theirs, **EXACT)
 
@@ -199,11 +205,11 @@ def test_random_features_of_large_vectors_stay_finite(size: float) -> None:
 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("path", ["auto", "quadratic", "chunked", "recurrent"])
-def test_there_may_be_no_queries(features: Features, path: LinearPath, causal: bool) -> None:
+@pytest.mark.parametrize("implementation", ["auto", "quadratic", "chunked", "recurrent"])
+def test_there_may_be_no_queries(features: Features, implementation: LinearImplementation, causal: bool) -> None:
     for S in (0, 5):
         inputs = [torch.randn(2, H, n, D, dtype=torch.float64, requires_grad=True) for n in (0, S, S)]
-        kind = linear(features, path)
+        kind = linear(features, implementation)
         context = kind(*inputs, Mask(causal=causal))
         assert context.shape == (2, H, 0, D)
         torch.autograd.grad(context.sum(), inputs)

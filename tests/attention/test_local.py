@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.kinds import Full
-from regard.attention.local import Local, LocalPath
+from regard.attention.local import Local, LocalImplementation
 from regard.masks import Mask, Packed, Padded
 
 H, D = 2, 8
@@ -53,13 +53,15 @@ LOCALS = [
 ]
 
 
-@pytest.mark.parametrize("path", ["reference", "dense", "blocks", "auto"])
+@pytest.mark.parametrize("implementation", ["reference", "dense", "blocks", "auto"])
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("local", LOCALS, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 17, 45])
-def test_every_path_attends_within_the_window(local: Local, length: int, causal: bool, path: LocalPath) -> None:
+def test_every_path_attends_within_the_window(
+    local: Local, length: int, causal: bool, implementation: LocalImplementation
+) -> None:
     q, k, v = tensors(1, length)
-    kind = Local(local.before, local.after, local.dilation, local.global_tokens, path=path)
+    kind = Local(local.before, local.after, local.dilation, local.global_tokens, implementation=implementation)
     expected = by_hand(q, k, v, lambda b, t, s: in_local_window(local, t, s, causal))
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
@@ -69,7 +71,7 @@ def test_every_path_attends_within_the_window(local: Local, length: int, causal:
 def test_blocks_do_not_attend_to_padding(local: Local, causal: bool) -> None:
     lengths = [37, 0, 1, 20]
     q, k, v = tensors(4, 37)
-    kind = Local(local.before, local.after, local.dilation, local.global_tokens, path="blocks")
+    kind = Local(local.before, local.after, local.dilation, local.global_tokens, implementation="blocks")
     layout = Padded.of(lengths)
     got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
     expected = by_hand(q, k, v, lambda b, t, s: s < lengths[b] and in_local_window(local, t, s, causal))
@@ -83,8 +85,8 @@ def test_packed_sequences_are_independent(local: Local, causal: bool) -> None:
     lengths = [5, 1, 30, 2]
     q, k, v = tensors(1, sum(lengths))
     layout = Packed.of(lengths)
-    for path in ("auto", "reference"):
-        kind = Local(local.before, local.after, local.dilation, local.global_tokens, path=path)
+    for implementation in ("auto", "reference"):
+        kind = Local(local.before, local.after, local.dilation, local.global_tokens, implementation=implementation)
         got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
         parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
         alone = [kind(*part, Mask(causal=causal)) for part in parts]
@@ -105,7 +107,10 @@ def test_blocks_agree_with_the_reference(
 ) -> None:
     q, k, v = tensors(2, length)
     mask = Mask(causal=causal)
-    blocks, reference = (Local(before, after, dilation, global_tokens, path=path) for path in ("blocks", "reference"))
+    blocks, reference = (
+        Local(before, after, dilation, global_tokens, implementation=implementation)
+        for implementation in ("blocks", "reference")
+    )
     torch.testing.assert_close(blocks(q, k, v, mask), reference(q, k, v, mask), **EXACT)
 
 
@@ -126,10 +131,14 @@ def test_keys_outside_the_window_are_not_read() -> None:
 def test_window_over_all_keys_is_full_attention() -> None:
     q, k, v = tensors(2, 33)
     for mask in (Mask(), Mask(causal=True)):
-        torch.testing.assert_close(Local(40, 40, path="blocks")(q, k, v, mask), Full()(q, k, v, mask), **EXACT)
+        torch.testing.assert_close(
+            Local(40, 40, implementation="blocks")(q, k, v, mask), Full()(q, k, v, mask), **EXACT
+        )
 
 
-@pytest.mark.parametrize("kind", [Local(2, 1, path="blocks"), Local(1, 1, 2, 1, path="blocks")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Local(2, 1, implementation="blocks"), Local(1, 1, 2, 1, implementation="blocks")], ids=str
+)
 def test_gradients_of_blocks_are_correct(kind: Local) -> None:
     layout = Padded.of([19, 0, 4])
     inputs = tuple(x.requires_grad_() for x in tensors(3, 19))
@@ -140,7 +149,7 @@ def test_gradients_of_blocks_are_correct(kind: Local) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_lower_precision_agrees_within_rounding(dtype: torch.dtype) -> None:
     exact = Local(5, 5)(*tensors(1, 40), Mask(causal=True))
-    rough = Local(5, 5, path="blocks")(*tensors(1, 40, dtype=dtype), Mask(causal=True))
+    rough = Local(5, 5, implementation="blocks")(*tensors(1, 40, dtype=dtype), Mask(causal=True))
     assert rough.dtype == dtype
     assert ((rough.double() - exact).norm() / exact.norm()).item() < {torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
 
@@ -148,7 +157,7 @@ def test_lower_precision_agrees_within_rounding(dtype: torch.dtype) -> None:
 def test_dropout_changes_the_context_but_not_its_mean() -> None:
     torch.manual_seed(0)
     q, k, v = tensors(1, 64)
-    kind = Local(4, 4, path="blocks")
+    kind = Local(4, 4, implementation="blocks")
     mean = torch.stack([kind(q, k, v, Mask(), 0.3) for _ in range(400)]).mean(0)
     assert not torch.allclose(kind(q, k, v, Mask(), 0.3), kind(q, k, v, Mask()))
     torch.testing.assert_close(mean, kind(q, k, v, Mask()), atol=0.35, rtol=0)

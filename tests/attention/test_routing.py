@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.attention.core import attend
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
-from regard.attention.routing import MAX_FORMULA_MEMBERS, Routing, RoutingPath
+from regard.attention.routing import MAX_FORMULA_MEMBERS, Routing, RoutingImplementation
 from regard.masks import Mask, Packed, Padded
 from regard.ops.cluster_sort import sort_by_cluster
 
@@ -23,9 +23,9 @@ def tensors(batch: int, T: int, S: int | None = None, dtype: torch.dtype = torch
     return tuple(torch.randn(*s, generator=source, dtype=torch.float64).to(dtype) for s in shape)
 
 
-def routing(clusters: int = C, path: RoutingPath = "auto", **changes: float) -> Routing:
+def routing(clusters: int = C, implementation: RoutingImplementation = "auto", **changes: float) -> Routing:
     torch.manual_seed(0)
-    kind = Routing(H, D, clusters, path=path, **changes).double().eval()  # type: ignore[arg-type]
+    kind = Routing(H, D, clusters, implementation=implementation, **changes).double().eval()  # type: ignore[arg-type]
     kind.balance_bias.copy_(0.1 * torch.randn(kind.balance_bias.shape))
     return kind
 
@@ -64,29 +64,31 @@ def attend_by_loops(kind: Routing, q: Tensor, k: Tensor, v: Tensor, lengths: lis
     return context
 
 
-@pytest.mark.parametrize("path", ["reference", "dense", "clusters", "auto"])
+@pytest.mark.parametrize("implementation", ["reference", "dense", "clusters", "auto"])
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("length", [1, 2, 21])
-def test_queries_attend_to_the_keys_of_their_cluster(length: int, causal: bool, path: RoutingPath) -> None:
+def test_queries_attend_to_the_keys_of_their_cluster(
+    length: int, causal: bool, implementation: RoutingImplementation
+) -> None:
     q, k, v = tensors(2, length)
-    kind = routing(path=path)
+    kind = routing(implementation=implementation)
     expected = attend_by_loops(kind, q, k, v, [length] * 2, causal)
     torch.testing.assert_close(kind(q, k, v, Mask(causal=causal)), expected, **EXACT)
 
 
 @pytest.fixture(params=[0, MAX_FORMULA_MEMBERS], ids=["sdpa", "reference"])
 def path_within_clusters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test with either path that attends within clusters on CPU."""
+    """Run a test with either implementation that attends within clusters on CPU."""
     monkeypatch.setattr("regard.attention.routing.MAX_FORMULA_MEMBERS", request.param)
 
 
 @pytest.mark.usefixtures("path_within_clusters")
-@pytest.mark.parametrize("path", ["reference", "dense", "clusters"])
+@pytest.mark.parametrize("implementation", ["reference", "dense", "clusters"])
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
-def test_padding_belongs_to_no_cluster(causal: bool, path: RoutingPath) -> None:
+def test_padding_belongs_to_no_cluster(causal: bool, implementation: RoutingImplementation) -> None:
     lengths = [11, 0, 4]
     q, k, v = tensors(3, 11)
-    kind, layout = routing(path=path), Padded.of(lengths)
+    kind, layout = routing(implementation=implementation), Padded.of(lengths)
     got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
     expected = attend_by_loops(kind, q, k, v, lengths, causal)
     torch.testing.assert_close(got, expected * layout.real()[:, None, :, None], **EXACT)
@@ -96,21 +98,21 @@ def test_padding_belongs_to_no_cluster(causal: bool, path: RoutingPath) -> None:
         torch.testing.assert_close(kind(q, k, v, Mask.between(layout, layout, causal=True)), got, **EXACT)
 
 
-@pytest.mark.parametrize("path", ["reference", "dense", "clusters", "auto"])
-def test_one_cluster_is_full_attention(path: RoutingPath) -> None:
+@pytest.mark.parametrize("implementation", ["reference", "dense", "clusters", "auto"])
+def test_one_cluster_is_full_attention(implementation: RoutingImplementation) -> None:
     q, k, v = tensors(2, 14)
     layout = Padded.of([14, 3])
     for mask in (Mask(), Mask(causal=True), Mask(keys=layout)):
         full = Full()(q, k, v, mask)
         expected = full if mask.keys is None else full * layout.real()[:, None, :, None]  # padding has no cluster
-        torch.testing.assert_close(routing(1, path)(q, k, v, mask), expected, **EXACT)
+        torch.testing.assert_close(routing(1, implementation)(q, k, v, mask), expected, **EXACT)
 
 
-@pytest.mark.parametrize("path", ["reference", "clusters"])
+@pytest.mark.parametrize("implementation", ["reference", "clusters"])
 @pytest.mark.parametrize("T", [1, 4])
-def test_queries_are_aligned_to_the_end_of_a_cache(T: int, path: RoutingPath) -> None:
+def test_queries_are_aligned_to_the_end_of_a_cache(T: int, implementation: RoutingImplementation) -> None:
     q, k, v = tensors(2, 20)
-    kind = routing(path=path)
+    kind = routing(implementation=implementation)
     expected = kind(q, k, v, Mask(causal=True))
     torch.testing.assert_close(kind(q[:, :, -T:], k, v, Mask(causal=True)), expected[:, :, -T:], **EXACT)
 
@@ -119,7 +121,7 @@ def test_queries_are_aligned_to_the_end_of_a_cache(T: int, path: RoutingPath) ->
 def test_packed_sequences_are_independent(causal: bool) -> None:
     lengths = [5, 1, 30, 2]
     q, k, v = tensors(1, sum(lengths))
-    layout, kind = Packed.of(lengths), routing(path="clusters")
+    layout, kind = Packed.of(lengths), routing(implementation="clusters")
     got = kind(q, k, v, Mask(queries=layout, keys=layout, causal=causal))
     parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
     torch.testing.assert_close(got, torch.cat([kind(*part, Mask(causal=causal)) for part in parts], 2), **EXACT)
@@ -127,7 +129,7 @@ def test_packed_sequences_are_independent(causal: bool) -> None:
 
 @pytest.mark.usefixtures("path_within_clusters")
 def test_gradients_within_clusters_are_correct() -> None:
-    kind, layout = routing(path="clusters"), Padded.of([9, 0, 4])
+    kind, layout = routing(implementation="clusters"), Padded.of([9, 0, 4])
     inputs = tuple(x.requires_grad_() for x in tensors(3, 9))
     for mask in (Mask(queries=layout, keys=layout), Mask(causal=True)):
         assert torch.autograd.gradcheck(lambda *qkv, m=mask: kind(*qkv, m), inputs, fast_mode=True)
@@ -168,7 +170,7 @@ def test_attention_within_clusters_needs_few_launches(monkeypatch: pytest.Monkey
     monkeypatch.setattr("regard.attention.routing.MAX_FORMULA_MEMBERS", 0)  # as on a GPU
     torch.manual_seed(0)
     q, k, v = (x.requires_grad_() for x in tensors(1, 128, dtype=torch.float32))
-    kind = Routing(H, D, 11, path="clusters").eval()
+    kind = Routing(H, D, 11, implementation="clusters").eval()
     with torch.no_grad(), Launches() as forward:
         kind(q, k, v, Mask(causal=True))
     context = kind(q, k, v, Mask(causal=True))
@@ -192,7 +194,7 @@ def test_sorting_by_cluster_needs_few_launches() -> None:
 def test_dropout_changes_the_context() -> None:
     torch.manual_seed(0)
     q, k, v = tensors(1, 64)
-    kind = routing(path="clusters")
+    kind = routing(implementation="clusters")
     assert not torch.allclose(kind(q, k, v, Mask(), 0.3), kind(q, k, v, Mask()))
 
 
@@ -263,7 +265,7 @@ def test_chunked_clustering_of_long_sequences_changes_nothing(monkeypatch: pytes
     results = []
     for chunk in (4096, 5):
         monkeypatch.setattr("regard.attention.routing.CHUNK", chunk)
-        kind = routing(path="clusters").train()
+        kind = routing(implementation="clusters").train()
         results.append((kind(q, k, v, Mask(causal=True)), kind.centroids, kind.balance_bias))
     for whole, chunked in zip(*results, strict=True):
         torch.testing.assert_close(chunked, whole, **EXACT)

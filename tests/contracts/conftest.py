@@ -124,25 +124,25 @@ class FromScores(Kind):
 DENSE_KINDS: dict[str, Kind] = {
     "from-scores": FromScores(),
     "full": Full(),
-    "full-reference": Full(path="reference"),
-    "full-sdpa": Full(path="sdpa"),
-    "full-matmul": Full(path="matmul"),
+    "full-reference": Full(implementation="reference"),
+    "full-sdpa": Full(implementation="sdpa"),
+    "full-matmul": Full(implementation="matmul"),
     "local-all": Local(9, 9),
     "linear": Linear(HEAD_WIDTH),
     "linear-random": Linear(HEAD_WIDTH, "random"),
     "linear-plain": Linear(HEAD_WIDTH, "plain"),
-    "linear-quadratic": Linear(HEAD_WIDTH, path="quadratic"),
+    "linear-quadratic": Linear(HEAD_WIDTH, implementation="quadratic"),
     "routing-one": Routing(HEADS, HEAD_WIDTH, 1).eval(),
 }
 SPARSE_KINDS: dict[str, Kind] = {
     "local": Local(1, 1),
-    "local-reference": Local(1, 1, path="reference"),
+    "local-reference": Local(1, 1, implementation="reference"),
     "local-sparse": Local(1, 1, dilation=2, global_tokens=1),
     "routing": Routing(HEADS, HEAD_WIDTH, 2).eval(),
-    "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, path="reference").eval(),
+    "routing-reference": Routing(HEADS, HEAD_WIDTH, 2, implementation="reference").eval(),
 }
 KINDS = DENSE_KINDS | SPARSE_KINDS
-PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-padded": Full(path="padded")}
+PACKED_KINDS: dict[str, Kind] = {**KINDS, "full-padded": Full(implementation="padded")}
 
 
 @pytest.fixture(params=ENCODER_DECODERS)

@@ -71,12 +71,12 @@ def test_packed_and_padded_gradients_agree(encoder_decoder: EncoderDecoder) -> N
 def use_reference(attention: Attention) -> None:
     kind = attention.kind
     if isinstance(kind, Full | Local):
-        attention.kind = replace(kind, path="reference")
+        attention.kind = replace(kind, implementation="reference")
     elif isinstance(kind, Linear):
-        kind.path = "quadratic"
+        kind.implementation = "quadratic"
     else:
         assert isinstance(kind, Routing)
-        kind.path = "reference"
+        kind.implementation = "reference"
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

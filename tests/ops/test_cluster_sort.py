@@ -49,8 +49,8 @@ def test_sorted_clusters_agree_with_a_mask_over_clusters(name: str) -> None:
     mask, batch = masks()[name]
     inputs = rows(70, batch)
     got, expected = [], []
-    for path, results in (("sorted", got), ("reference", expected)):
-        kind.path = path  # type: ignore[assignment]
+    for implementation, results in (("sorted", got), ("reference", expected)):
+        kind.implementation = implementation  # type: ignore[assignment]
         results += run(kind, mask, inputs)
     if name == "padded":  # padding has no defined context
         got[0], expected[0] = (x.masked_fill(~mask.queries.real()[:, None, :, None], 0) for x in (got[0], expected[0]))
@@ -60,7 +60,7 @@ def test_sorted_clusters_agree_with_a_mask_over_clusters(name: str) -> None:
 
 def test_queries_are_aligned_to_the_end_of_a_cache() -> None:
     torch.manual_seed(0)
-    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    kind = Routing(H, D, C, implementation="sorted").to(DEVICE).eval()
     q, k, v = rows(50)
     expected = kind(q, k, v, Mask(causal=True))
     torch.testing.assert_close(kind(q[:, :, -7:], k, v, Mask(causal=True)), expected[:, :, -7:])
@@ -68,9 +68,9 @@ def test_queries_are_aligned_to_the_end_of_a_cache() -> None:
 
 def test_training_updates_centroids_as_on_other_paths() -> None:
     moved = []
-    for path in ("sorted", "clusters"):
+    for implementation in ("sorted", "clusters"):
         torch.manual_seed(0)
-        kind = Routing(H, D, C, path=path).to(DEVICE)  # type: ignore[arg-type]
+        kind = Routing(H, D, C, implementation=implementation).to(DEVICE)  # type: ignore[arg-type]
         kind(*rows(40), Mask(causal=True))
         moved.append(kind.centroids)
     torch.testing.assert_close(moved[0], moved[1])
@@ -92,7 +92,7 @@ def test_nearest_centroid_has_the_largest_similarity(centroids: int) -> None:
 
 def test_routing_compiles_to_one_graph() -> None:
     torch.manual_seed(0)
-    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    kind = Routing(H, D, C, implementation="sorted").to(DEVICE).eval()
     mask, batch = masks()["packed"]
     inputs = rows(70, batch)
     compiled = torch.compile(lambda q, k, v: kind(q, k, v, mask), fullgraph=True, backend="aot_eager")
@@ -116,7 +116,7 @@ def test_sorting_on_gpu_does_not_synchronise() -> None:
 @pytest.mark.parametrize("width", [3, 20])
 def test_values_may_have_another_width_than_keys(width: int) -> None:
     torch.manual_seed(0)
-    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    kind = Routing(H, D, C, implementation="sorted").to(DEVICE).eval()
     q, k, _ = rows(30)
     v = torch.randn(2, H, 30, width, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     context = kind(q, k, v, Mask(causal=True))
@@ -124,7 +124,7 @@ def test_values_may_have_another_width_than_keys(width: int) -> None:
 
 
 def test_unsupported_inputs_are_rejected() -> None:
-    kind = Routing(H, D, C, path="sorted").to(DEVICE).eval()
+    kind = Routing(H, D, C, implementation="sorted").to(DEVICE).eval()
     inputs = rows(5)
     with pytest.raises(ValueError, match="without a dense mask"):
         kind(*inputs, Mask(allowed=torch.ones(5, 5, dtype=torch.bool, device=DEVICE)))

@@ -43,19 +43,19 @@ def test_kernel_agrees_with_the_reference(T: int, lengths: list[int], D: int, ma
     q, k, v = tensors(len(lengths), 2, T, S, D)
     allowed = random_mask(len(lengths), T, S) if masked else None
     mask = Mask(keys=Padded(torch.tensor(lengths, device=DEVICE), S), allowed=allowed)
-    expected = attend(q, k, v, mask, scale=0.3, path="reference")
+    expected = attend(q, k, v, mask, scale=0.3, implementation="reference")
     torch.testing.assert_close(decode_attention(q, k, v, mask, 0.3), expected, atol=2e-6, rtol=1e-5)
 
 
 def test_queries_attend_to_all_keys_without_a_mask() -> None:
     q, k, v = tensors(2, 3, 4, 37, 16)
-    torch.testing.assert_close(decode_attention(q, k, v, Mask(), 0.25), attend(q, k, v, path="reference"))
+    torch.testing.assert_close(decode_attention(q, k, v, Mask(), 0.25), attend(q, k, v, implementation="reference"))
 
 
 def test_padding_is_never_read() -> None:
     q, k, v = tensors(2, 1, 3, 40, 16)
     mask = Mask(keys=Padded(torch.tensor([5, 33], device=DEVICE), 40))
-    expected = attend(q, k, v, mask, path="reference")
+    expected = attend(q, k, v, mask, implementation="reference")
     for row, length in enumerate((5, 33)):
         k[row, :, length:] = v[row, :, length:] = torch.nan
     torch.testing.assert_close(decode_attention(q, k, v, mask, 0.25), expected)
@@ -65,7 +65,7 @@ def test_lengths_may_be_strided() -> None:
     q, k, v = tensors(3, 2, 4, 21, 16)
     table = torch.tensor([[9, 7, 1], [3, 21, 2], [5, 13, 0]], device=DEVICE)
     for column in table.unbind(1):
-        expected = attend(q, k, v, Mask(keys=Padded(column.contiguous(), 21)), path="reference")
+        expected = attend(q, k, v, Mask(keys=Padded(column.contiguous(), 21)), implementation="reference")
         torch.testing.assert_close(decode_attention(q, k, v, Mask(keys=Padded(column, 21)), 0.25), expected)
 
 
@@ -99,7 +99,7 @@ def test_kernel_is_selected_on_gpu_and_agrees_with_the_reference(dtype: torch.dt
     ):
         others = tensors(rows, 8, queries, keys, 64, dtype)
         assert dispatch.decode_attention_applies(*others, Mask()) == fits
-    expected = attend(q.double(), k.double(), v.double(), mask, path="reference")
+    expected = attend(q.double(), k.double(), v.double(), mask, implementation="reference")
     tolerance = 2e-2 if dtype == torch.bfloat16 else 2e-6
     with torch.no_grad():
         torch.testing.assert_close(attend(q, k, v, mask).double(), expected, atol=tolerance, rtol=tolerance)
@@ -110,5 +110,5 @@ def test_narrow_heads_and_values_of_another_width_are_padded(widths: tuple[int, 
     D, V = widths
     (q, k, _), (_, _, v) = tensors(2, 3, 4, 37, D), tensors(2, 3, 4, 37, V)
     mask = Mask(keys=Padded.of([37, 5], device=DEVICE))
-    context = attend(q, k, v, mask, path="decode")
-    torch.testing.assert_close(context, attend(q, k, v, mask, path="reference"), atol=2e-6, rtol=1e-5)
+    context = attend(q, k, v, mask, implementation="decode")
+    torch.testing.assert_close(context, attend(q, k, v, mask, implementation="reference"), atol=2e-6, rtol=1e-5)

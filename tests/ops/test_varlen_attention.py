@@ -95,7 +95,7 @@ def test_arbitrary_numbers_of_queries_and_keys(
     mask = packed_mask(queries, keys, causal)
     mask = mask if window is None else mask & Mask(window=window)
     inputs = tensors(mask)
-    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
+    got = with_gradients(attend(*inputs, mask, implementation="triton_varlen"), inputs)
     assert_close(got, reference(inputs, mask))
 
 
@@ -117,7 +117,7 @@ def test_programs_of_any_size_compute_all_gradients(lengths: list[int], program_
 def test_head_widths_and_scale(width: int) -> None:
     mask = packed_mask([20, 35], None, True)
     inputs = tensors(mask, heads=2, width=width)
-    got = with_gradients(attend(*inputs, mask, scale=0.2, path="triton_varlen"), inputs)
+    got = with_gradients(attend(*inputs, mask, scale=0.2, implementation="triton_varlen"), inputs)
     assert_close(got, reference(inputs, mask, scale=0.2), 4e-6)
 
 
@@ -131,7 +131,7 @@ def test_head_widths_and_scale(width: int) -> None:
 def test_half_precision_agrees_within_rounding(dtype: torch.dtype, tolerance: float) -> None:
     mask = packed_mask([70, 3, 30], None, True)
     inputs = tensors(mask, width=32, dtype=dtype)
-    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
+    got = with_gradients(attend(*inputs, mask, implementation="triton_varlen"), inputs)
     assert all(x.dtype == dtype for x in got)
     assert_close(got, reference(inputs, mask), tolerance)
 
@@ -139,7 +139,7 @@ def test_half_precision_agrees_within_rounding(dtype: torch.dtype, tolerance: fl
 def test_fully_masked_rows_give_zeros_and_zero_gradients() -> None:
     mask = packed_mask([5, 4, 40], [0, 2, 0], True)
     inputs = tensors(mask)
-    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
+    got = with_gradients(attend(*inputs, mask, implementation="triton_varlen"), inputs)
     fully_masked = [0, 1, 2, 3, 4, 5, 6, *range(9, 49)]
     assert not got[0][0, 0, fully_masked].any()
     assert not got[1][0, 0, fully_masked].any()
@@ -151,7 +151,7 @@ def test_gradients_of_a_fused_projection_are_views_of_one_tensor() -> None:
     H, D, N = 2, 16, 45
     projection = torch.randn(1, N, 3 * H * D, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     parts = [x.view(1, N, H, D).transpose(1, 2).requires_grad_() for x in projection.chunk(3, -1)]
-    got = with_gradients(attend(*parts, mask, path="triton_varlen"), parts)
+    got = with_gradients(attend(*parts, mask, implementation="triton_varlen"), parts)
     assert_close(got, reference(parts, mask))
     assert got[0].transpose(1, 2).is_contiguous()
     dq, dk, dv = got[1:]
@@ -253,7 +253,7 @@ def test_operators_pass_opcheck() -> None:
 def test_bias_is_rejected() -> None:
     mask = packed_mask([5], None, False)
     with pytest.raises(ValueError, match="without bias or dense mask"):
-        attend(*tensors(mask), mask, bias=torch.zeros(1), path="triton_varlen")
+        attend(*tensors(mask), mask, bias=torch.zeros(1), implementation="triton_varlen")
 
 
 @pytest.mark.parametrize("widths", [(16, 3), (16, 20), (10, 10), (40, 1)], ids=str)
@@ -262,15 +262,15 @@ def test_narrow_heads_and_values_of_another_width_are_padded(widths: tuple[int, 
     mask = packed_mask([20, 3], [30, 1], True)
     q, k, _ = tensors(mask, heads=2, width=D)
     inputs = [q, k, tensors(mask, heads=2, width=V)[2]]
-    got = with_gradients(attend(*inputs, mask, path="triton_varlen"), inputs)
+    got = with_gradients(attend(*inputs, mask, implementation="triton_varlen"), inputs)
     assert got[0].shape[-1] == V
     assert_close(got, reference(inputs, mask))
 
 
 def test_heads_that_are_too_wide_are_rejected() -> None:
     mask = packed_mask([5], None, False)
-    with pytest.raises(ValueError, match="path='triton_varlen' supports heads of up to 128 features"):
-        attend(*tensors(mask, width=129), mask, path="triton_varlen")
+    with pytest.raises(ValueError, match="implementation='triton_varlen' supports heads of up to 128 features"):
+        attend(*tensors(mask, width=129), mask, implementation="triton_varlen")
 
 
 def test_attention_works_without_triton() -> None:
@@ -355,5 +355,5 @@ def test_gradients_of_parameters_on_gpu_agree_with_the_reference(cross: bool) ->
     with torch.autocast("cuda", torch.bfloat16):
         got = with_gradients(attention(x, source, mask=mask), parameters)
     assert ("key ranges",) in mask._built
-    attention.kind = Full(path="reference")
+    attention.kind = Full(implementation="reference")
     assert_close(got, [y.double() for y in with_gradients(attention(x, source, mask=mask), parameters)], 3e-2)
