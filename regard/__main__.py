@@ -12,9 +12,9 @@ def main() -> None:
     from regard.threads import configure_threads
 
     configure_threads()  # before torch is imported
-    from regard.cli import main as run
+    from regard.cli import main as run_command_line
 
-    run()
+    run_command_line()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

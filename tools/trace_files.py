@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a regard command line, without `regard`")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HOME.parent))
-    from regard.cli import main as run
+    from regard.cli import main as run_command_line
 
     sys.argv = ["regard", *arguments.command]
     tracer = FileTracer()
@@ -106,7 +106,7 @@ def main() -> None:
         trace_steps(tracer)
     tracer.start()
     try:
-        run()
+        run_command_line()
     except (SystemExit, EnoughStepsError):
         pass
     finally:

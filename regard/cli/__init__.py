@@ -59,12 +59,12 @@ def add_import_option(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command: add --import, whose files and packages are imported before the command runs."""
 
     @wraps(command)
-    def run(**values: Any) -> None:
+    def with_extensions(**values: Any) -> None:
         if extensions := values.pop("extensions"):
             import_extensions(extensions)
         command(**values)
 
-    return add_options(run, command, {"extensions": Extensions})
+    return add_options(with_extensions, command, {"extensions": Extensions})
 
 
 for command in COMMANDS:

@@ -125,20 +125,20 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def run(**values: Any) -> None:
+        def with_search_options(**values: Any) -> None:
             flags = {name: values.pop(name) for name in options}
             overrides = flags.pop("search")
             command(**values, search=SearchOptions(flags, overrides))
 
-        return add_options(run, command, options)
+        return add_options(with_search_options, command, options)
 
     return decorate
 
 
 def add_options(
-    run: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
+    wrapper: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
 ) -> Callable[..., None]:
-    """Give `run` the parameters of `command` and the options, which replace parameters of the same name."""
+    """Give the wrapper of a command the parameters of `command` and the options, which replace parameters of the same name."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -149,9 +149,9 @@ def add_options(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in options.items()
     ]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
 
 
 def parse_key_values(option: str, given: Sequence[str] | None, taken: Iterable[str] = ()) -> dict[str, str]:
