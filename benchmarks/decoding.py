@@ -21,7 +21,7 @@ from decoding_profile import profile_decoding
 from harness import default_threads, environment, measure_alternately, save_result
 from marian import Decoder, as_transformer, random_marian, random_sources, transformers_decoder
 
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer
 from regard.ops.linear import Precision, prepack
@@ -37,7 +37,7 @@ def regard_decoder(model: Transformer, precision: Precision = "float32") -> Deco
 
     def decode(sources: list[list[int]], beam: int) -> list[list[int]]:
         settings = SearchSettings(beam=beam, min_length=TARGET - 1, max_length=TARGET)
-        return [best[0].tokens for best in search(stepper, sources, settings)]
+        return [best[0].tokens for best in search_tokens(stepper, sources, settings)]
 
     return decode
 

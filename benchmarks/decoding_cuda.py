@@ -19,7 +19,7 @@ from harness import measure_alternately, synchronize
 from marian import Decoder, Tokens, as_transformer, random_marian, random_sources, transformers_decoder
 from transformers import MarianMTModel
 
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as device_beam
 from regard.decoding.cuda_graph.search import CapturedSearch
@@ -99,7 +99,7 @@ def reference_decoder(model: Transformer, get_settings: GetSettings) -> Decoder:
 
     def decode(sources: Tokens, beam: int) -> Tokens:
         with use_kernels("none"):
-            return [best[0].tokens for best in search(stepper, sources, get_settings(beam))]
+            return [best[0].tokens for best in search_tokens(stepper, sources, get_settings(beam))]
 
     return decode
 

@@ -14,7 +14,7 @@ from regard.errors import UserError
 @add_search_options()
 def calibrate(
     run: Run,
-    search: SearchOptions,
+    search_options: SearchOptions,
     src: Annotated[Path, typer.Option(help="source sentences; or .tsv, .jsonl or .parquet with references")],
     ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
     device: Device = "auto",
@@ -29,7 +29,7 @@ def calibrate(
     if is_exported(run):
         raise UserError(f"{run}: an export has no log-probabilities of tokens; calibrate the model it was made from")
     folder = find_model_folder(run)
-    settings = search.settings(run)
+    settings = search_options.settings(run)
     pairs = list(read_parallel(src, ref))
     if len(pairs) < MIN_SENTENCES:
         raise UserError(f"{src}: {len(pairs)} pairs are too few to calibrate confidence; give at least {MIN_SENTENCES}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @options.add_search_options()
 def distill(
     teacher: options.Run,
-    search: options.SearchOptions,
+    search_options: options.SearchOptions,
     shards: ShardOptions,
     src: Annotated[
         Path | None, typer.Option(help="text to translate: lines, .tsv, .jsonl, .parquet, or a folder")
@@ -55,8 +55,8 @@ def distill(
     from regard.training.distillation import distill as distill_corpus
 
     if closest is not None and n_best is None:
-        n_best = search.settings(teacher).candidates
-    settings = search.settings(teacher, n_best=n_best)
+        n_best = search_options.settings(teacher).candidates
+    settings = search_options.settings(teacher, n_best=n_best)
     _check_choice(closest, settings.n_best)
     distillation = Distillation.parse(
         {
@@ -85,7 +85,7 @@ def distill(
     if provenance.path.exists() and not resume:
         raise UserError(f"{provenance.path} already exists; continue its output with --resume, or choose another name")
     translator = Translator.load(*runs, device=choose_device(device))
-    translator.resolve_settings(settings)  # rejects invalid settings before the output is opened
+    translator.check_settings(settings)  # before the output is opened
     resumed = resume and any(path.exists() for path in paths)
     provenance.begin(resumed)
     finished = _count_finished(paths, distillation) if resumed else None

@@ -91,7 +91,7 @@ def translate(
         return
     data = read_bytes(source)
     translator = load()
-    translator.resolve_settings(settings)  # rejects invalid settings before the journal is written
+    translator.check_settings(settings)  # before the journal is written
     languages = ("", "") if translator.languages == ("source", "target") else translator.languages
     document = parse_document(data, str(source), format, languages, key=key, column=column)
     texts = (segment.content.text for segment in document.segments)

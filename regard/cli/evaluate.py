@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @add_search_options(*SAMPLING_OPTIONS)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="model folder, training run that contains one, or file of translations")],
-    search: SearchOptions,
+    search_options: SearchOptions,
     shards: ShardOptions,
     src: Annotated[Path | None, typer.Option(help="source sentences; or .tsv or .jsonl with references")] = None,
     ref: Annotated[Path | None, typer.Option(help="reference translations, one per line")] = None,
@@ -94,7 +94,7 @@ def evaluate(
     from regard.evaluation.translation import System, SystemOutput, tokenisation_warning
     from regard.evaluation.translation import evaluate as evaluate_translations
 
-    settings = [search.settings(run)]
+    settings = [search_options.settings(run)]
     if out is not None:
         check_file_name(out, "--out", [src, ref, run, against])
     stored = read_reports(against) if against is not None and against.suffix == ".json" else None
@@ -104,7 +104,7 @@ def evaluate(
     sources, references = zip(*read_parallel(src, ref), strict=True)
     languages = from_language, to_language
     systems = [System.open(path, choose_device(device), languages) for path in paths]
-    settings += [search.settings(path) for path in paths[1:]]
+    settings += [search_options.settings(path) for path in paths[1:]]
     tokenisation = choose_tokenisation(tokenize, [system.language for system in systems], src, ref)
     metrics = Metrics(tokenisation=tokenisation, lowercase=lowercase, ter=ter)
     for system, system_settings in zip(systems, settings, strict=True):

@@ -120,7 +120,7 @@ class SearchOptions:
 
 
 def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command: replace its parameter `search` with the search options, passed as `SearchOptions`."""
+    """Decorate a command: replace its parameter `search_options`, a `SearchOptions`, with the options themselves."""
     options = {name: option for name, option in SEARCH_OPTIONS.items() if name not in excluded}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -128,22 +128,22 @@ def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callab
         def with_search_options(**values: Any) -> None:
             flags = {name: values.pop(name) for name in options}
             overrides = flags.pop("search")
-            command(**values, search=SearchOptions(flags, overrides))
+            command(**values, search_options=SearchOptions(flags, overrides))
 
-        return add_options(with_search_options, command, options)
+        return add_options(with_search_options, command, options, replaced="search_options")
 
     return decorate
 
 
 def add_options(
-    wrapper: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any]
+    wrapper: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any], replaced: str = ""
 ) -> Callable[..., None]:
-    """Give the wrapper of a command the parameters of `command` and the options, which replace parameters of the same name."""
+    """Give the wrapper of a command its parameters, except the replaced one, and the options."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in signature.parameters.values()
-        if parameter.name not in options
+        if parameter.name != replaced
     ]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)

@@ -70,20 +70,11 @@ def add_shard_options(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command: replace its parameter `shards` with the options, passed as `ShardOptions`."""
 
     @wraps(command)
-    def run(**values: Any) -> None:
+    def with_shard_options(**values: Any) -> None:
         shards = ShardOptions(*(values.pop(name) for name in SHARD_OPTIONS))
         command(**values, shards=shards)
 
-    return _without(add_options(run, command, SHARD_OPTIONS), "shards")
-
-
-def _without(command: Callable[..., None], name: str) -> Callable[..., None]:
-    """Remove a parameter from the signature that Typer reads."""
-    signature = command.__signature__  # type: ignore[attr-defined]
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != name]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__.pop(name, None)
-    return command
+    return add_options(with_shard_options, command, SHARD_OPTIONS, replaced="shards")
 
 
 def is_folder(path: Path | None) -> bool:

@@ -48,7 +48,7 @@ SERVER_OPTIONS = {
 @options.add_search_options()
 def translate(
     context: typer.Context,
-    search: options.SearchOptions,
+    search_options: options.SearchOptions,
     shards: ShardOptions,
     run: Annotated[Path | None, typer.Argument(help="model folder or training run; omitted with --server")] = None,
     text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
@@ -97,23 +97,23 @@ def translate(
             run, others or (), device, None, precision, (from_language, to_language), glossary, None, None
         )
         constraints = _parse_constraints(prefix, require or (), forbid or ())
-        _translate_shards(source, output, key, shard_model, search, constraints, split, shards)
+        _translate_shards(source, output, key, shard_model, search_options, constraints, split, shards)
         return
     shards.reject()
-    document = None if source is None else _find_document_format(source, format, column)
+    document_format = None if source is None else _find_document_format(source, format, column)
     languages = from_language, to_language
     if server is not None:
-        if document is not None:
+        if document_format is not None:
             raise UserError(f"{source} is a document, which --server does not translate; send it to /translate_file")
         _check_server_options(context)
-        texts = [*([str(run)] if run else []), *(text or [])]
+        texts = [*([str(run)] if run else []), *(text or [])]  # with --server, the first argument is a text, too
         translate_on_server(server, Files(texts, source, key, output, resume), languages)
         return
     if run is None:
         raise UserError("translate needs a model folder or a training run, or --server with the address of one")
     files = Files(text or [], source, key, output, resume, output_memory)
     model = ModelOptions(run, others or (), device, engine, precision, languages, glossary, memory, memory_threshold)
-    if document is not None and not text:
+    if document_format is not None and not text:
         rejected = {
             "--output-memory": output_memory,
             "--n-best": n_best,
@@ -123,12 +123,12 @@ def translate(
             "--prefix": prefix or None,
             "--require": require,
         }
-        _translate_document(files, document, column, model, search, forbid or (), as_json, rejected)
+        _translate_document(files, document_format, column, model, search_options, forbid or (), as_json, rejected)
         return
     if alignments and not as_json:
         raise UserError("--alignments are written as JSON only; add --json")
     constraints = _parse_constraints(prefix, require or (), forbid or ())
-    settings = search.settings(run, n_best=n_best)
+    settings = search_options.settings(run, n_best=n_best)
     form: Form = "json" if as_json else "n-best" if n_best is not None or settings.n_best > 1 else "text"
     _translate_lines(files, model, settings, constraints, form, alignments, split, reject)
 
@@ -205,13 +205,11 @@ class ModelOptions:
         if self.memory_threshold is not None and self.memory is None:
             raise UserError("--memory-threshold needs --memory, a translation memory")
         glossary = _read_glossary(self.glossary)
-        translator = self._load_model().select(*self.languages)
+        translator = self._load_model()
+        if any(self.languages):
+            translator = translator.select(*self.languages)
         translator.glossary = glossary
-        translator.resolve_settings(settings)
-        if glossary is not None:
-            from regard.pipelines.term_search import request_with_terms
-
-            translator.resolve_settings(settings, request_with_terms())
+        _check_settings(translator, settings)
         if self.memory is not None:
             from regard.pipelines.translation_memory import TranslationMemory
 
@@ -237,7 +235,7 @@ def _translate_shards(
     output: Path | None,
     key: str | None,
     model: ModelOptions,
-    search: options.SearchOptions,
+    search_options: options.SearchOptions,
     constraints: Constraints | None,
     split: bool,
     shards: ShardOptions,
@@ -246,7 +244,7 @@ def _translate_shards(
     from regard.cli.shards import checksum, fingerprints, open_run, run_job
     from regard.pipelines.shard_jobs import TranslateJob, TranslatorSource
 
-    settings = search.settings(model.run)
+    settings = search_options.settings(model.run)
     if settings.n_best > 1:
         raise UserError("n_best: shards hold the best translation of each row only; omit it")
     runs = [model.run, *model.others]
@@ -361,7 +359,7 @@ def _translate_document(
     format: str,
     column: str | None,
     model: ModelOptions,
-    search: options.SearchOptions,
+    search_options: options.SearchOptions,
     forbid: Sequence[str],
     as_json: bool,
     rejected: Mapping[str, object],
@@ -373,7 +371,7 @@ def _translate_document(
     documents.check(files.source, files.output, format, rejected)
     files.check()
     assert files.output is not None
-    settings = search.settings(model.run)
+    settings = search_options.settings(model.run)
     documents.translate(
         files.source,
         files.output,
@@ -429,6 +427,15 @@ def _read_glossary(path: Path | None) -> Glossary | None:
     from regard.data.text.glossary import Glossary
 
     return Glossary.read(path)
+
+
+def _check_settings(translator: Translator, settings: DecodingSettings) -> None:
+    """Check that the model supports the settings, with the terms of a glossary if there is one."""
+    translator.check_settings(settings)
+    if translator.glossary is not None:
+        from regard.pipelines.term_search import constraints_with_terms
+
+        translator.check_settings(settings, constraints_with_terms())
 
 
 def _open_review(

@@ -1,9 +1,9 @@
 """Autoregressive generation with one model or an ensemble.
 
-`search` decodes with step functions, in which rows are hypotheses: the K hypotheses of each sentence follow each other.
+`search_tokens` decodes with a `Stepper`. Its rows are hypotheses: the K hypotheses of each sentence follow each other.
 
 On a GPU, `AutoregressiveGenerator.generate` replays captured CUDA graphs where `why_not_capture_search` gives no reason
-against it; the results are the same as those of `search`. On a CPU, fused blocks replace the decoder blocks.
+against it; the results are the same as those of `search_tokens`. On a CPU, fused blocks replace the decoder blocks.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
 from regard.decoding.settings import DEFAULT_BEAM, SAMPLING, DecodingSettings, SearchSettings, check_settings_type
@@ -43,7 +43,7 @@ GPU_BATCH_TOKENS = 4 * BATCH_TOKENS
 
 
 @torch.inference_mode()
-def search(
+def search_tokens(
     stepper: Stepper[StateT],
     requests: Sequence[DecodingRequest | Sequence[int]],
     settings: SearchSettings,
@@ -87,15 +87,15 @@ class AutoregressiveGenerator:
         return self.models[0].target_embedding.weight.device
 
     def resolve_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> DecodingSettings:
         check_settings_type(settings, SearchSettings)
         if snapshots:
             raise UserError("snapshots need a non-autoregressive model; this model is autoregressive and has trees")
         assert isinstance(settings, SearchSettings)
-        if settings.mbr is not None and (trees or request.needs_beam):
+        if settings.mbr is not None and (trees or constraints.needs_beam):
             raise UserError("required phrases and trees need a beam: omit mbr")
-        if settings.sampling and request.terms is not None:
+        if settings.sampling and constraints.terms is not None:
             raise UserError(f"a glossary needs a beam: omit {', '.join(SAMPLING)}")
         return settings
 
@@ -114,7 +114,7 @@ class AutoregressiveGenerator:
                 return self._replay(requests, settings)
             except torch.OutOfMemoryError:  # plain search needs less memory: decided sentences leave the batch
                 self._captured = None
-        return search(self._stepper(settings), requests, settings, trace)
+        return search_tokens(self._stepper(settings), requests, settings, trace)
 
     @torch.no_grad()
     def log_probs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Tensor:

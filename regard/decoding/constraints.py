@@ -22,11 +22,10 @@ Phrase = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class DecodingRequest:
-    """A source sentence as tokens, and the constraints on its translation."""
+@dataclass(frozen=True, kw_only=True)
+class DecodingConstraints:
+    """Constraints on a translation as tokens: its start, what is required in it, and what is forbidden."""
 
-    source: Sequence[int]
     prefix: Phrase = ()
     required: tuple[Phrase, ...] = ()
     forbidden: tuple[PhraseAutomaton, ...] = ()
@@ -36,6 +35,13 @@ class DecodingRequest:
     def needs_beam(self) -> bool:
         """Whether phrases are required, which only beam search supports."""
         return bool(self.required) or self.terms is not None
+
+
+@dataclass(frozen=True)
+class DecodingRequest(DecodingConstraints):
+    """A source sentence as tokens, and the constraints on its translation."""
+
+    source: Sequence[int]
 
 
 @dataclass

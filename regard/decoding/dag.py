@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decoding.autoregressive import search
+from regard.decoding.autoregressive import search_tokens
 from regard.decoding.beam import raise_if_nan
 from regard.decoding.settings import NATSettings
 from regard.decoding.stepper import NATHypothesis, TokenHypothesis, snapshots
@@ -181,7 +181,7 @@ class TokenGraphDecoder:
     ) -> list[list[TokenHypothesis]]:
         """Return the translations of beam search, best first; their tokens are at the vertices of the best path."""
         count = settings.beam if settings.rerank else settings.n_best
-        found = search(TokenGraphStepper(graphs, self.config), sources, settings.graph_search(count))
+        found = search_tokens(TokenGraphStepper(graphs, self.config), sources, settings.graph_search(count))
         rows = [row for row, best in enumerate(found) for _ in best]
         aligned = iter(self.score(graphs.select(rows), [one.tokens for best in found for one in best], settings.alpha))
         hypotheses = [[replace(next(aligned), score=one.score) for one in best] for best in found]

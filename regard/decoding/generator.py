@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.settings import DecodingSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.masks import Mask
@@ -28,7 +28,7 @@ class TokenGenerator(Protocol):
     has_attention: bool
 
     def resolve_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> DecodingSettings:
         """Return the settings with the defaults of the model."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.ctc import CTCDecoder
 from regard.decoding.dag import GraphTrace, Paths, TokenGraphDecoder, TokenGraphs
 from regard.decoding.generator import BATCH_TOKENS
@@ -95,15 +95,15 @@ class NATGenerator:
         return self.model.target_embedding.weight.device
 
     def resolve_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> DecodingSettings:
         check_settings_type(settings, NATSettings)
         assert isinstance(settings, NATSettings)
         for name, value in (
-            ("prefix", request.prefix),
-            ("required phrases", request.required),
-            ("forbidden phrases", request.forbidden),
-            ("glossary", request.terms),
+            ("prefix", constraints.prefix),
+            ("required phrases", constraints.required),
+            ("forbidden phrases", constraints.forbidden),
+            ("glossary", constraints.terms),
             ("trees", trees),
         ):
             if value:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.attention.kinds import KeyValues, KVCache
-from regard.decoding.autoregressive import search
+from regard.decoding.autoregressive import search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
@@ -283,7 +283,7 @@ class GraphModel:
         return log_probs
 
     def generate(self, requests: Sequence[DecodingRequest], settings: SearchSettings) -> list[list[TokenHypothesis]]:
-        return search(self, requests, settings)
+        return search_tokens(self, requests, settings)
 
     def score(
         self, sources: Sequence[Tokens], targets: Sequence[Tokens], settings: SearchSettings

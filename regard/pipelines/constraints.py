@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.constraints import DecodingRequest, PhraseAutomaton
+from regard.decoding.constraints import DecodingConstraints, PhraseAutomaton
 from regard.errors import UserError
 
 
@@ -30,13 +30,13 @@ class Constraints:
         satisfied = {phrase: unicodedata.normalize("NFC", phrase) in text for phrase in self.required}
         return satisfied | {phrase: unicodedata.normalize("NFC", phrase) not in text for phrase in self.forbidden}
 
-    def to_request(self, target: Tokenizer) -> DecodingRequest:
-        """Return the constraints as tokens, in a request without a source."""
+    def to_tokens(self, target: Tokenizer) -> DecodingConstraints:
+        """Return the constraints as tokens."""
         self._check()
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
         required = tuple(tuple(target.encode_phrase(phrase)) for phrase in self.required)
         forbidden = tuple(_build_automaton(phrase, target.token_bytes) for phrase in self.forbidden)
-        return DecodingRequest((), prefix, required, forbidden)
+        return DecodingConstraints(prefix=prefix, required=required, forbidden=forbidden)
 
     def _check(self) -> None:
         for phrase in (*self.required, *self.forbidden):

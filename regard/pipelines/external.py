@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.settings import DecodingSettings, SearchSettings, check_settings_type
 from regard.decoding.stepper import TokenHypothesis
@@ -37,7 +37,7 @@ class ExternalGenerator:
     longest: int | None
 
     def check_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> SearchSettings:
         """Return the settings if the library supports them."""
         check_settings_type(settings, SearchSettings)
@@ -45,8 +45,8 @@ class ExternalGenerator:
         defaults = SearchSettings()
         unsupported = [name for name in UNSUPPORTED if getattr(settings, name) != getattr(defaults, name)]
         unsupported += ["length_penalty wu"] if settings.length_penalty == "wu" else []
-        unsupported += [name for name in ("prefix", "required", "forbidden") if getattr(request, name)]
-        unsupported += ["glossary"] if request.terms is not None else []
+        unsupported += [name for name in ("prefix", "required", "forbidden") if getattr(constraints, name)]
+        unsupported += ["glossary"] if constraints.terms is not None else []
         unsupported += ["trees"] if trees else []
         unsupported += ["snapshots"] if snapshots else []
         if unsupported:
@@ -135,9 +135,9 @@ class CTranslate2Generator(ExternalGenerator):
         return str(self._engine.compute_type)
 
     def resolve_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> DecodingSettings:
-        settings = self.check_settings(settings, request, trees, snapshots)
+        settings = self.check_settings(settings, constraints, trees, snapshots)
         if "stop" in settings.model_fields_set and settings.stop == "exact":
             raise UserError(f"{self.library} has no stop exact; omit it, or use the engine regard")
         return settings.changed(stop="first")
@@ -247,9 +247,9 @@ class TransformersGenerator(ExternalGenerator):
         self.longest = self.config.max_position_embeddings
 
     def resolve_settings(
-        self, settings: DecodingSettings, request: DecodingRequest, trees: bool, snapshots: bool
+        self, settings: DecodingSettings, constraints: DecodingConstraints, trees: bool, snapshots: bool
     ) -> DecodingSettings:
-        settings = self.check_settings(settings, request, trees, snapshots)
+        settings = self.check_settings(settings, constraints, trees, snapshots)
         if settings.n_best > 1:
             raise UserError(f"{self.library} returns one translation per sentence here; omit n_best")
         return settings

@@ -20,7 +20,7 @@ from regard.data.text.languages import is_same_language, script_conversion
 from regard.data.text.sentences import Sentence, length_warning
 from regard.data.text.tokenizer import Vocabularies
 from regard.decoding.autoregressive import AutoregressiveGenerator
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS, TokenGenerator, collect_cross_attention
 from regard.decoding.nat import NATGenerator
 from regard.decoding.settings import DecodingSettings, NATSettings, SearchSettings
@@ -54,7 +54,7 @@ MAX_CHARACTERS_PER_TOKEN = 64
 """A text with more characters is too long for any vocabulary, so it is not tokenised."""
 LIKELY_END = -0.69
 """Log-probability of END, that of one half, from which a translation of the maximum length is complete."""
-NO_CONSTRAINTS = DecodingRequest(())
+NO_CONSTRAINTS = DecodingConstraints()
 TranslationModel: TypeAlias = Transformer | NATransformer
 Tokens = Sequence[int]
 Alignment = list[list[float]]
@@ -62,7 +62,7 @@ ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class SourceRequest:
     """A sentence, and what is asked of its translation.
 
     Attributes:
@@ -205,7 +205,7 @@ class SentenceTranslator:
     def resolve_settings(
         self,
         settings: DecodingSettings | None = None,
-        request: DecodingRequest = NO_CONSTRAINTS,
+        constraints: DecodingConstraints = NO_CONSTRAINTS,
         trees: bool = False,
         snapshots: bool = False,
     ) -> DecodingSettings:
@@ -215,12 +215,22 @@ class SentenceTranslator:
             UserError: The model does not support a setting, a constraint, trees or snapshots.
         """
         settings = settings or self.generator.settings_class()
-        resolved = self.generator.resolve_settings(settings, request, trees, snapshots)
+        resolved = self.generator.resolve_settings(settings, constraints, trees, snapshots)
         if isinstance(resolved, SearchSettings) and resolved.mbr is not None:
             build_utility(resolved.mbr, self.languages[1])  # reports a missing tokeniser
         if isinstance(resolved, NATSettings) and resolved.rerank is not None:
             self.reranker(resolved.rerank)  # reports a missing model before anything is translated
         return resolved
+
+    def check_settings(
+        self,
+        settings: DecodingSettings | None = None,
+        constraints: DecodingConstraints = NO_CONSTRAINTS,
+        trees: bool = False,
+        snapshots: bool = False,
+    ) -> None:
+        """Check that this model supports the settings, constraints, trees and snapshots; see `resolve_settings`."""
+        self.resolve_settings(settings, constraints, trees, snapshots)
 
     def reranker(self, path: Path) -> SentenceTranslator:
         """Return the autoregressive model that reranks the results of this one. It is loaded once."""
@@ -281,8 +291,8 @@ class SentenceTranslator:
 
     # Search
 
-    def search(
-        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: HypothesisDetails
+    def search_sentences(
+        self, requests: Sequence[SourceRequest], settings: DecodingSettings, details: HypothesisDetails
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of each sentence: generate, rerank and align them."""
         sources = [request.decoding.source for request in requests]
@@ -303,7 +313,7 @@ class SentenceTranslator:
         ]
 
     def _generate(
-        self, requests: Sequence[SearchRequest], settings: DecodingSettings, trace: bool
+        self, requests: Sequence[SourceRequest], settings: DecodingSettings, trace: bool
     ) -> list[list[TokenHypothesis]]:
         """Search in batches of similar length, or choose from samples by minimum Bayes risk."""
 
@@ -319,7 +329,7 @@ class SentenceTranslator:
 
     def _rerank(
         self,
-        requests: Sequence[SearchRequest],
+        requests: Sequence[SourceRequest],
         found: Sequence[Sequence[TokenHypothesis]],
         reranker: SentenceTranslator,
         n_best: int,
@@ -350,7 +360,7 @@ class SentenceTranslator:
     def _to_hypothesis(
         self,
         hypothesis: TokenHypothesis,
-        request: SearchRequest,
+        request: SourceRequest,
         settings: DecodingSettings | None = None,
         alignment: Alignment | None = None,
     ) -> Hypothesis:
@@ -432,7 +442,7 @@ class SentenceTranslator:
         pairs = [[*source, *target] for source, target in zip(sources, targets, strict=True)]
         with self._inference():
             scored = map_batches(score, pairs, self.generator.batch_tokens(settings))
-        requests = (SearchRequest(Sentence("", ""), DecodingRequest(source)) for source in sources)
+        requests = (SourceRequest(Sentence("", ""), DecodingRequest(source)) for source in sources)
         return [self._to_hypothesis(hypothesis, request) for hypothesis, request in zip(scored, requests, strict=True)]
 
     def log_probs(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> Tensor:

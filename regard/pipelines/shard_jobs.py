@@ -62,7 +62,7 @@ class TranslateJob(Job):
 
     def load(self) -> Callable[[Part, Rows], Results]:
         translator = self.translator.load()
-        translator.resolve_settings(self.settings)
+        translator.check_settings(self.settings)
 
         def translate(part: Part, rows: Rows) -> Results:
             found = translator.hypotheses(rows.texts(self.key), self.settings, self.constraints, split=self.split)

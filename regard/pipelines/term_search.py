@@ -11,10 +11,10 @@ from regard.data.text.annotation import encode_with_terms, is_annotated
 from regard.data.text.glossary import TermMatch, count_needed, find_kept, find_target
 from regard.data.text.inflection import is_word_character
 from regard.data.text.tokenizer import Tokenizer
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.pipelines.hypothesis import Hypothesis, TermUse
-from regard.pipelines.sentence_translator import HypothesisDetails, SearchRequest, SentenceTranslator
+from regard.pipelines.sentence_translator import HypothesisDetails, SentenceTranslator, SourceRequest
 from regard.pipelines.term_automaton import SentenceTerms, TargetAutomaton
 
 TERM_BEAM = 16
@@ -45,7 +45,7 @@ class SentenceGlossary:
         return replace(hypothesis, terms=tuple(uses))
 
 
-def find_terms(requests: Sequence[SearchRequest], language: str) -> dict[int, SentenceGlossary]:
+def find_terms(requests: Sequence[SourceRequest], language: str) -> dict[int, SentenceGlossary]:
     """Return the terms of the sentences that have some, by index."""
     found = {}
     for i, request in enumerate(requests):
@@ -85,25 +85,27 @@ class TermSearch:
     """
 
     def __init__(self, translator: SentenceTranslator, settings: DecodingSettings, details: HypothesisDetails) -> None:
-        translator.resolve_settings(settings, request_with_terms())
+        translator.check_settings(settings, constraints_with_terms())
         self._translator, self._settings, self._details = translator, settings, details
         self._vocabularies = translator.vocabularies
         self._automata: dict[str, TargetAutomaton] = {}
 
-    def __call__(self, requests: Sequence[SearchRequest]) -> Lists:
+    def __call__(self, requests: Sequence[SourceRequest]) -> Lists:
         """Return the hypotheses of every sentence; the requests have no terms as tokens yet."""
         terms = find_terms(requests, self._translator.languages[0])
         requests = self._annotate(requests, terms)
-        found = self._translator.search(requests, self._settings, self._details)
+        found = self._translator.search_sentences(requests, self._settings, self._details)
         for i, sentence in terms.items():
             found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
         lacking = [i for i in sorted(terms) if not all(map(_is_complete, found[i]))]
         replacements = self._find_replacements([terms[i] for i in lacking], [found[i] for i in lacking])
-        attempts: list[tuple[int, SearchRequest]] = []
+        attempts: list[tuple[int, SourceRequest]] = []
         for i, replaced in zip(lacking, replacements, strict=True):
             decodings = self._constrain(terms[i], requests[i].decoding, found[i][0], replaced)
             attempts += [(i, replace(requests[i], decoding=decoding)) for decoding in decodings]
-        again = self._translator.search([request for _, request in attempts], _widen(self._settings), self._details)
+        again = self._translator.search_sentences(
+            [request for _, request in attempts], _widen(self._settings), self._details
+        )
         for (i, _), hypotheses in zip(attempts, again, strict=True):
             reported = [terms[i].report(hypothesis) for hypothesis in hypotheses]
             if _is_better(reported, found[i]):
@@ -111,8 +113,8 @@ class TermSearch:
         return found
 
     def _annotate(
-        self, requests: Sequence[SearchRequest], terms: Mapping[int, SentenceGlossary]
-    ) -> list[SearchRequest]:
+        self, requests: Sequence[SourceRequest], terms: Mapping[int, SentenceGlossary]
+    ) -> list[SourceRequest]:
         """Annotate the terms in the sources if the model was trained with annotation and the result is not too long.
 
         Alignments belong to the tokens of the sentence, so with them nothing is annotated.
@@ -198,9 +200,9 @@ class TermSearch:
         return replacements
 
 
-def request_with_terms() -> DecodingRequest:
-    """Return a request with terms, which raises the error of a model or settings that do not support them."""
-    return DecodingRequest((), terms=SentenceTerms())
+def constraints_with_terms() -> DecodingConstraints:
+    """Return constraints with terms, which are rejected by a model or settings that do not support them."""
+    return DecodingConstraints(terms=SentenceTerms())
 
 
 def _place(text: str, span: tuple[int, int], target: str, others: Sequence[Replacement]) -> list[Replacement]:

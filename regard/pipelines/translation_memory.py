@@ -13,7 +13,7 @@ from regard.data.text.interchange import SUFFIXES, TmxWriter
 from regard.data.text.readers import find_shards, format_suffix, read_parallel
 from regard.errors import UserError, import_optional
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
-from regard.pipelines.sentence_translator import SearchRequest
+from regard.pipelines.sentence_translator import SourceRequest
 
 MAX_PAIRS = 5_000_000
 SHOWN = 3
@@ -77,10 +77,10 @@ class TranslationMemory:
         found = self._process.extract(key, self._keys, scorer=self._ratio, score_cutoff=cutoff, limit=SHOWN)
         return [MemoryMatch(*self._targets[other], round(score / 100, 4)) for other, score, _ in found]
 
-    def search(
+    def take_over(
         self,
-        requests: Sequence[SearchRequest],
-        search: Callable[[Sequence[SearchRequest]], list[list[Hypothesis]]],
+        requests: Sequence[SourceRequest],
+        search: Callable[[Sequence[SourceRequest]], list[list[Hypothesis]]],
     ) -> list[list[Hypothesis]]:
         """Take over the translations of sentences with an equal entry, and search for those of the others."""
         entries = [tuple(self.find(request.sentence.text)) for request in requests]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.text.sentences import LengthWarnings, SplitText, by_rank, split_sentences
-from regard.decoding.constraints import DecodingRequest
+from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.generator import BATCH_TOKENS
 from regard.decoding.settings import DecodingSettings, parse_settings
 from regard.errors import UserError
@@ -29,8 +29,8 @@ from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.sentence_translator import (
     NO_CONSTRAINTS,
     HypothesisDetails,
-    SearchRequest,
     SentenceTranslator,
+    SourceRequest,
     check_texts,
     map_batches,
 )
@@ -54,15 +54,15 @@ class TextRequest:
     Attributes:
         number: Number of the text, for errors.
         split: Its sentences.
-        decoding: The constraints on its translation as tokens. The source is empty.
-        constraints: The constraints as text.
+        constraints: The constraints on its translation as text.
+        token_constraints: The constraints as tokens.
         glossary: Terms whose translations the hypotheses shall contain.
     """
 
     number: int
     split: SplitText
-    decoding: DecodingRequest
     constraints: Constraints | None
+    token_constraints: DecodingConstraints
     glossary: Glossary | None
 
 
@@ -227,17 +227,10 @@ class Translator(SentenceTranslator):
             texts, splits, constraints, self._glossaries(len(texts), glossary, glossaries), first
         )
         resolved = self.resolve_settings(settings, NO_CONSTRAINTS, wanted.trees, wanted.snapshots)
-        for decoding in dict.fromkeys(request.decoding for request in text_requests):  # rejects unsupported constraints
-            self.resolve_settings(settings, decoding, wanted.trees, wanted.snapshots)
-        sentences = iter(self._search_with_glossary_and_memory(self._divide(text_requests), resolved, wanted))
-        blank = Hypothesis("", 0.0, tree=[] if wanted.trees else None, iterations=[] if wanted.snapshots else None)
-        results = []
-        for text, parts in zip(texts, splits, strict=True):
-            n_best_lists = list(islice(sentences, len(parts.sentences)))
-            if n_best_lists:
-                results.append(_join_sentences(text, parts, n_best_lists))
-            else:
-                results.append([replace(blank, text=text, source=text)])
+        for token_constraints in dict.fromkeys(request.token_constraints for request in text_requests):
+            self.check_settings(settings, token_constraints, wanted.trees, wanted.snapshots)
+        sentences = self._search_with_glossary_and_memory(self._divide(text_requests), resolved, wanted)
+        results = _join_texts(texts, splits, sentences, wanted)
         return results if estimate is None else [[estimate(one) for one in n_best] for n_best in results]
 
     def _parse(
@@ -251,9 +244,9 @@ class Translator(SentenceTranslator):
         """Return a request for each text. The number of the first one is `first`."""
         constraints_of = one_for_each(constraints, len(texts), "constraints")
         target = self.vocabularies.target
-        decodings = {given: given.to_request(target) if given else NO_CONSTRAINTS for given in constraints_of}
+        as_tokens = {given: given.to_tokens(target) if given else NO_CONSTRAINTS for given in constraints_of}
         return [
-            TextRequest(number, split, decodings[given], given, terms)
+            TextRequest(number, split, given, as_tokens[given], terms)
             for number, (split, given, terms) in enumerate(zip(splits, constraints_of, glossaries, strict=True), first)
         ]
 
@@ -267,10 +260,10 @@ class Translator(SentenceTranslator):
         _check_count(len(glossaries), count, "glossaries")
         return [default if terms is None else to_glossary(terms) for terms in glossaries]
 
-    def _divide(self, text_requests: Sequence[TextRequest]) -> list[SearchRequest]:
+    def _divide(self, text_requests: Sequence[TextRequest]) -> list[SourceRequest]:
         """Return the requests of the sentences of all texts, with the sources as tokens."""
         for text in text_requests:
-            if text.decoding.required and len(text.split.sentences) > 1:
+            if text.token_constraints.required and len(text.split.sentences) > 1:
                 raise UserError(
                     f"sentence {text.number}: it has several sentences, and a required phrase belongs to one of them; "
                     f"give one sentence at a time, or do not split (--no-split, split=False)"
@@ -279,22 +272,25 @@ class Translator(SentenceTranslator):
         sources = self.encode([sentence.text for _, sentence in pairs], [text.number for text, _ in pairs])
         requests = []
         for (text, sentence), source in zip(pairs, sources, strict=True):
-            prefix = text.decoding.prefix if sentence is text.split.sentences[0] else ()
-            decoding = replace(text.decoding, source=source, prefix=prefix)
-            requests.append(SearchRequest(sentence, decoding, text.constraints, text.glossary))
+            constraints = text.token_constraints
+            prefix = constraints.prefix if sentence is text.split.sentences[0] else ()
+            decoding = DecodingRequest(
+                source, prefix=prefix, required=constraints.required, forbidden=constraints.forbidden
+            )
+            requests.append(SourceRequest(sentence, decoding, text.constraints, text.glossary))
         return requests
 
     def _search_with_glossary_and_memory(
-        self, requests: Sequence[SearchRequest], settings: DecodingSettings, details: HypothesisDetails
+        self, requests: Sequence[SourceRequest], settings: DecodingSettings, details: HypothesisDetails
     ) -> list[list[Hypothesis]]:
         """Search, with the glossaries and the memory if there are any."""
-        search: Callable[[Sequence[SearchRequest]], list[list[Hypothesis]]]
-        search = partial(self.search, settings=settings, details=details)
+        search: Callable[[Sequence[SourceRequest]], list[list[Hypothesis]]]
+        search = partial(self.search_sentences, settings=settings, details=details)
         if any(request.glossary for request in requests):
             from regard.pipelines.term_search import TermSearch
 
             search = TermSearch(self, settings, details)
-        return search(requests) if self.memory is None else self.memory.search(requests, search)
+        return search(requests) if self.memory is None else self.memory.take_over(requests, search)
 
     def stream(
         self,
@@ -367,6 +363,25 @@ def one_for_each(value: ItemT | Sequence[ItemT | None] | None, count: int, name:
 def _check_count(given: int, count: int, name: str) -> None:
     if given != count:
         raise UserError(f"{name}: the list has {given}, but texts has {count}; give one for all, or one for each")
+
+
+def _join_texts(
+    texts: Sequence[str],
+    splits: Sequence[SplitText],
+    sentences: Iterable[list[Hypothesis]],
+    details: HypothesisDetails,
+) -> list[list[Hypothesis]]:
+    """Return the n best translations of each text from those of its sentences; a blank text remains unchanged."""
+    remaining = iter(sentences)
+    blank = Hypothesis("", 0.0, tree=[] if details.trees else None, iterations=[] if details.snapshots else None)
+    results = []
+    for text, split in zip(texts, splits, strict=True):
+        n_best_lists = list(islice(remaining, len(split.sentences)))
+        joined = (
+            _join_sentences(text, split, n_best_lists) if n_best_lists else [replace(blank, text=text, source=text)]
+        )
+        results.append(joined)
+    return results
 
 
 def _join_sentences(text: str, split: SplitText, n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:

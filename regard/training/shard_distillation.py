@@ -29,7 +29,7 @@ class DistillJob(Job):
 
     def load(self) -> Callable[[Part, Rows], Results]:
         teacher = self.teacher.load()
-        teacher.resolve_settings(self.distillation.search)
+        teacher.check_settings(self.distillation.search)
 
         def translate(part: Part, rows: Rows) -> Results:
             sources = rows.texts("source")

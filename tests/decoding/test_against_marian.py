@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks.marian import as_transformer, marian_inputs, random_marian, random_sources
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.masks import Padded
@@ -20,7 +20,7 @@ END = MARIAN.config.eos_token_id
 
 def ours(beam: int, alpha: float, stop: str) -> list[TokenHypothesis]:
     settings = SearchSettings(beam=beam, alpha=alpha, stop=stop, max_ratio=0, max_extra=LIMIT)
-    return [best[0] for best in search(TransformerStepper(OURS), SOURCES, settings)]
+    return [best[0] for best in search_tokens(TransformerStepper(OURS), SOURCES, settings)]
 
 
 def theirs(beam: int, alpha: float, early_stopping: bool | str) -> list[tuple[list[int], float]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -46,7 +46,7 @@ def forward_log_probs(model: Transformer, source: list[int], tokens: list[int]) 
 def test_search_scores_agree_with_a_forward_pass(attention: Any, beam: int) -> None:
     made = model(attention)
     settings = SearchSettings(beam=beam, n_best=beam, min_length=6, max_length=16)
-    found = search(TransformerStepper(made), SOURCES, settings)
+    found = search_tokens(TransformerStepper(made), SOURCES, settings)
     for source, best in zip(SOURCES, found, strict=True):
         for one in best:
             assert one.token_log_probs == pytest.approx(forward_log_probs(made, source, one.tokens), abs=1e-4)
@@ -57,9 +57,9 @@ def test_search_scores_agree_with_a_forward_pass(attention: Any, beam: int) -> N
 def test_translations_do_not_depend_on_the_batch(attention: Any) -> None:
     stepper = TransformerStepper(model(attention, "sinusoidal"))
     settings = SearchSettings(beam=3, max_length=12)
-    together = search(stepper, SOURCES, settings)
+    together = search_tokens(stepper, SOURCES, settings)
     for source, best in zip(SOURCES, together, strict=True):
-        assert search(stepper, [source], settings)[0][0].tokens == best[0].tokens
+        assert search_tokens(stepper, [source], settings)[0][0].tokens == best[0].tokens
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -74,7 +74,7 @@ def test_evicting_keys_outside_the_window_does_not_change_scores(beam: int) -> N
         return log_probs
 
     stepper.step = spy  # type: ignore[method-assign]
-    (best,) = search(stepper, SOURCES[:1], SearchSettings(beam=beam, min_length=69, max_length=70))
+    (best,) = search_tokens(stepper, SOURCES[:1], SearchSettings(beam=beam, min_length=69, max_length=70))
     assert best[0].token_log_probs == pytest.approx(forward_log_probs(made, SOURCES[0], best[0].tokens), abs=1e-4)
     assert len(stored) >= 70
     assert max(stored) <= 32 * beam

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.ops import linear as linear_module
@@ -45,7 +45,7 @@ def translate(order: list[int], batch: int, beam: int, precision: Precision = "f
     results: list[list[int]] = [[] for _ in order]
     for start in range(0, len(order), batch):
         members = order[start : start + batch]
-        for i, best in zip(members, search(stepper, [SENTENCES[i] for i in members], settings), strict=True):
+        for i, best in zip(members, search_tokens(stepper, [SENTENCES[i] for i in members], settings), strict=True):
             results[i] = best[0].tokens
     return results
 

@@ -11,7 +11,7 @@ from regard import ablate, probe
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
 from regard.decoding import single_step
-from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search
+from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.settings import SearchSettings
 from regard.layers import FeedForward
@@ -104,26 +104,26 @@ def test_fused_blocks_agree_with_modules_in_lower_precision(
 def test_a_search_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(norm="pre")
     for settings in (SearchSettings(beam=1), SearchSettings(beam=3), SearchSettings(temperature=1.0, seed=3)):
-        found = search(TransformerStepper(model), SOURCES, settings)
+        found = search_tokens(TransformerStepper(model), SOURCES, settings)
         with monkeypatch.context() as patch:
             patch.setattr(dispatch, "FUSED_ENABLED", False)
-            expected = search(TransformerStepper(model), SOURCES, settings)
+            expected = search_tokens(TransformerStepper(model), SOURCES, settings)
         assert [one.tokens for group in found for one in group] == [one.tokens for group in expected for one in group]
 
 
 def test_weights_changed_between_searches_are_used() -> None:
     model = make()
     stepper = TransformerStepper(model)
-    first = search(stepper, SOURCES, SearchSettings(beam=1))
+    first = search_tokens(stepper, SOURCES, SearchSettings(beam=1))
     block: Any = model.decoder[0]
     with torch.inference_mode(False), torch.no_grad():
         block.cross.qkv.weight.mul_(-3)
         block.feed_forward.outer = type(block.feed_forward.outer)(48, 32)
     model.eval()
-    again = search(stepper, SOURCES, SearchSettings(beam=1))
+    again = search_tokens(stepper, SOURCES, SearchSettings(beam=1))
     assert [one[0].score for one in again] != [one[0].score for one in first]
     assert [one[0].score for one in again] == [
-        one[0].score for one in search(TransformerStepper(model), SOURCES, SearchSettings(beam=1))
+        one[0].score for one in search_tokens(TransformerStepper(model), SOURCES, SearchSettings(beam=1))
     ]
 
 
@@ -282,10 +282,10 @@ def test_a_single_sentence_is_translated_as_in_a_batch() -> None:
     stepper = TransformerStepper(model)
     options = SearchSettings(beam=1, max_ratio=0, max_extra=12), SearchSettings(beam=1, min_length=5, no_repeat=1)
     for settings in options:
-        batch = search(stepper, SOURCES, settings)
-        single = [search(stepper, [source], settings)[0] for source in SOURCES]
+        batch = search_tokens(stepper, SOURCES, settings)
+        single = [search_tokens(stepper, [source], settings)[0] for source in SOURCES]
         assert [beam[0].tokens for beam in single] == [beam[0].tokens for beam in batch]
         assert [beam[0].score for beam in single] == pytest.approx([beam[0].score for beam in batch], abs=1e-5)
     prefix = DecodingRequest(SOURCES[0], prefix=(9, 8))
-    (best,) = search(stepper, [prefix], SearchSettings(beam=1))[0]
+    (best,) = search_tokens(stepper, [prefix], SearchSettings(beam=1))[0]
     assert best.tokens[:2] == [9, 8]

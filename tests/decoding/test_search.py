@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.autoregressive import search
+from regard.decoding.autoregressive import search_tokens
 from regard.decoding.beam import TOP_K_CHUNK, top_k
 from regard.decoding.constraints import DecodingRequest, PhraseAutomaton, RequiredPhrases
 from regard.decoding.settings import SearchSettings
@@ -73,7 +73,7 @@ def enumerate_best(
 def test_an_exhaustive_beam_finds_the_optimum(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings.parse(options | {"beam": EXHAUSTIVE_BEAM, "max_length": LIMIT, "n_best": 3}, "test")
-    found = search(stepper, SOURCES, chosen)
+    found = search_tokens(stepper, SOURCES, chosen)
     for source, best in zip(SOURCES, found, strict=True):
         expected = enumerate_best(stepper, DecodingRequest(source), chosen)[:3]
         assert [tuple(one.tokens) for one in best] == expected
@@ -95,8 +95,8 @@ def test_the_best_translation_under_constraints_is_found(
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings(beam=EXHAUSTIVE_BEAM, max_length=LIMIT)
     automata = tuple(map(recognise, forbidden))
-    requests = [DecodingRequest(source, prefix, required, automata) for source in SOURCES]
-    for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
+    requests = [DecodingRequest(source, prefix=prefix, required=required, forbidden=automata) for source in SOURCES]
+    for request, best in zip(requests, search_tokens(stepper, requests, chosen), strict=True):
         expected = enumerate_best(stepper, request, chosen, forbidden)
         assert best, "there is always a result"
         assert tuple(best[0].tokens[: len(prefix)]) == prefix
@@ -110,7 +110,7 @@ def test_a_narrow_beam_contains_all_required_phrases(seed: int, required: tuple[
     stepper = TableStepper(VOCABULARY, seed)
     requests = [DecodingRequest(source, required=required) for source in SOURCES]
     for beam in (1, 3, 5):
-        for best in search(stepper, requests, SearchSettings(beam=beam, max_length=10)):
+        for best in search_tokens(stepper, requests, SearchSettings(beam=beam, max_length=10)):
             assert all(contains(best[0].tokens, phrase) for phrase in required)
 
 
@@ -129,8 +129,8 @@ def test_every_request_of_a_batch_has_its_own_constraints(seed: int, options: di
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings.parse({"max_length": 6, "seed": seed if "top_k" in options else 0} | options, "test")
     requests = [replace(request, required=()) for request in MIXED_REQUESTS] if chosen.sampling else MIXED_REQUESTS
-    for request, best in zip(requests, search(stepper, requests, chosen), strict=True):
-        assert search(stepper, [request], chosen) == [best]
+    for request, best in zip(requests, search_tokens(stepper, requests, chosen), strict=True):
+        assert search_tokens(stepper, [request], chosen) == [best]
         assert tuple(best[0].tokens[: len(request.prefix)]) == request.prefix
         assert all(contains(best[0].tokens, phrase) for phrase in request.required)
         for automaton in request.forbidden:
@@ -140,7 +140,7 @@ def test_every_request_of_a_batch_has_its_own_constraints(seed: int, options: di
 def test_a_prefix_may_be_longer_than_the_maximum_length() -> None:
     request = DecodingRequest([5], prefix=(1, 2, 3, 2, 1))
     for beam in (1, 3):
-        (best,) = search(TableStepper(VOCABULARY), [request], SearchSettings(beam=beam, max_length=3))
+        (best,) = search_tokens(TableStepper(VOCABULARY), [request], SearchSettings(beam=beam, max_length=3))
         assert tuple(best[0].tokens) == request.prefix
 
 
@@ -148,7 +148,7 @@ def test_the_beam_is_divided_between_hypotheses_with_and_without_required_tokens
     stepper = TableStepper(VOCABULARY)
     stepper.after = lambda row: torch.tensor([0.1, 0.5, 0.37, 0.03]).log()  # type: ignore[method-assign]
     request = DecodingRequest([5], required=((3,),))
-    (best,) = search(stepper, [request], SearchSettings(beam=2, max_length=6), trace=True)
+    (best,) = search_tokens(stepper, [request], SearchSettings(beam=2, max_length=6), trace=True)
     kept = [node.token for node in tree_of(best) if node.step == 0 and node.outcome in ("kept", OUTBID)]
     assert sorted(kept) == [1, 3], "the best of both, though 2 is more probable than 3"
 
@@ -158,8 +158,8 @@ def test_the_beam_is_divided_between_hypotheses_with_and_without_required_tokens
 def test_beam_search_of_width_one_equals_greedy_search(seed: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     chosen = SearchSettings.parse(options | {"beam": 1, "max_length": 6, "coverage": 0.0}, "test")
-    greedy = search(stepper, SOURCES, chosen)
-    assert search(stepper, SOURCES, chosen, trace=True) == greedy  # a trace uses beam search
+    greedy = search_tokens(stepper, SOURCES, chosen)
+    assert search_tokens(stepper, SOURCES, chosen, trace=True) == greedy  # a trace uses beam search
 
 
 @settings(max_examples=50)
@@ -167,15 +167,15 @@ def test_beam_search_of_width_one_equals_greedy_search(seed: int, options: dict[
 def test_exact_stopping_never_returns_a_worse_hypothesis(seed: int, beam: int, options: dict[str, object]) -> None:
     stepper = TableStepper(VOCABULARY, seed)
     base = options | {"beam": beam, "max_length": 8}
-    exact = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "exact"}, "test"))
-    first = search(stepper, SOURCES, SearchSettings.parse(base | {"stop": "first"}, "test"))
+    exact = search_tokens(stepper, SOURCES, SearchSettings.parse(base | {"stop": "exact"}, "test"))
+    first = search_tokens(stepper, SOURCES, SearchSettings.parse(base | {"stop": "first"}, "test"))
     for one, other in zip(exact, first, strict=True):
         assert one[0].score >= other[0].score
 
 
 def test_exact_stopping_ends_before_the_limit_if_no_hypothesis_can_win() -> None:
     stepper = TableStepper(6, seed=3, sharpness=3.0)
-    search(stepper, SOURCES, SearchSettings(beam=3, max_length=60, length_penalty="none"))
+    search_tokens(stepper, SOURCES, SearchSettings(beam=3, max_length=60, length_penalty="none"))
     assert stepper.steps < 30
 
 
@@ -190,9 +190,9 @@ def test_results_do_not_depend_on_the_batch_or_its_order(seed: int, order: list[
         SearchSettings(beam=4, groups=2, max_length=8, n_best=4),
         SearchSettings(temperature=1.3, top_k=3, n_best=2, max_length=8, seed=seed),
     ):
-        together = search(stepper, sources, chosen)
-        assert [search(stepper, [source], chosen)[0] for source in sources] == together
-        shuffled = search(stepper, [sources[i] for i in order], chosen)
+        together = search_tokens(stepper, sources, chosen)
+        assert [search_tokens(stepper, [source], chosen)[0] for source in sources] == together
+        shuffled = search_tokens(stepper, [sources[i] for i in order], chosen)
         assert [shuffled[order.index(i)] for i in range(6)] == together
 
 
@@ -201,7 +201,7 @@ def test_the_maximum_length_depends_on_the_source_and_every_hypothesis_ends() ->
     stepper_after = stepper.after
     stepper.after = lambda row: stepper_after(row).index_fill(0, torch.tensor([EOS]), -1e4)  # type: ignore[method-assign]
     for beam in (1, 3):
-        found = search(stepper, [[1], [1, 2, 3]], SearchSettings(beam=beam, max_ratio=2, max_extra=1))
+        found = search_tokens(stepper, [[1], [1, 2, 3]], SearchSettings(beam=beam, max_ratio=2, max_extra=1))
         assert [len(best[0].tokens) + 1 for best in found] == [3, 7]
         assert all(best[0].token_log_probs[-1] <= -1e3 for best in found)
 
@@ -219,7 +219,9 @@ def test_ties_do_not_depend_on_the_batch(seed: int) -> None:
     sources = [[seed, n] for n in range(7)]
     for stop in ("exact", "first"):
         chosen = SearchSettings.parse({"beam": 6, "n_best": 4, "stop": stop, "max_length": 6}, "test")
-        assert [search(stepper, [source], chosen)[0] for source in sources] == search(stepper, sources, chosen)
+        assert [search_tokens(stepper, [source], chosen)[0] for source in sources] == search_tokens(
+            stepper, sources, chosen
+        )
 
 
 class Endless(TableStepper):
@@ -236,8 +238,8 @@ def test_each_sentence_has_its_own_maximum_length(beam: int) -> None:
     stepper = Endless(VOCABULARY, 3)
     sources = [[1] * n for n in range(1, 9)]
     chosen = SearchSettings(beam=beam, max_ratio=1.0, max_extra=0)
-    together = search(stepper, sources, chosen)
-    assert together == [search(stepper, [source], chosen)[0] for source in sources]
+    together = search_tokens(stepper, sources, chosen)
+    assert together == [search_tokens(stepper, [source], chosen)[0] for source in sources]
     assert [len(found[0].tokens) + 1 for found in together] == [len(source) for source in sources]
 
 
@@ -258,7 +260,7 @@ def tokens_before(tree: list[BeamNode], end: BeamNode) -> tuple[int, ...]:
 @pytest.mark.parametrize("seed", range(20))
 def test_groups_keep_all_finished_hypotheses(seed: int) -> None:
     chosen = SearchSettings(beam=4, groups=2, n_best=4, max_length=6)
-    (found,) = search(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace=True)
+    (found,) = search_tokens(TableStepper(VOCABULARY, seed), [[seed, 1]], chosen, trace=True)
     tree = tree_of(found)
     scores = {tokens_before(tree, node): node.score for node in tree if node.outcome.startswith("ended")}
     assert [tuple(one.tokens) for one in found] == sorted(scores, key=lambda tokens: -scores[tokens])[:4]
@@ -266,8 +268,8 @@ def test_groups_keep_all_finished_hypotheses(seed: int) -> None:
 
 def test_groups_differ_and_results_have_no_duplicates() -> None:
     stepper = TableStepper(8, seed=5, sharpness=1.0)
-    plain = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, max_length=6))
-    diverse = search(stepper, SOURCES, SearchSettings(beam=6, n_best=6, groups=3, diversity=3.0, max_length=6))
+    plain = search_tokens(stepper, SOURCES, SearchSettings(beam=6, n_best=6, max_length=6))
+    diverse = search_tokens(stepper, SOURCES, SearchSettings(beam=6, n_best=6, groups=3, diversity=3.0, max_length=6))
 
     def first_tokens(found: list[list[TokenHypothesis]]) -> int:
         return sum(len({tuple(one.tokens[:1]) for one in best}) for best in found)
@@ -281,24 +283,24 @@ def test_groups_differ_and_results_have_no_duplicates() -> None:
 def test_samples_follow_the_filtered_distribution() -> None:
     stepper = TableStepper(6, seed=2, sharpness=1.0)
     log_probs = stepper.after((3, stepper.bos))
-    drawn = search(stepper, [[3]], SearchSettings(temperature=1.0, n_best=4000, max_length=3, max_extra=0))[0]
+    drawn = search_tokens(stepper, [[3]], SearchSettings(temperature=1.0, n_best=4000, max_length=3, max_extra=0))[0]
     first_tokens = torch.tensor([(one.tokens or [EOS])[0] for one in drawn])
     share = torch.bincount(first_tokens, minlength=6) / len(drawn)
     assert (share - log_probs.exp()).abs().max() < 0.03
     top = set(log_probs.topk(2).indices.tolist())
-    drawn = search(stepper, [[3]], SearchSettings(top_k=2, n_best=200, max_length=2))[0]
+    drawn = search_tokens(stepper, [[3]], SearchSettings(top_k=2, n_best=200, max_length=2))[0]
     assert {(one.tokens or [EOS])[0] for one in drawn} == top
-    drawn = search(stepper, [[3]], SearchSettings(top_p=1e-6, n_best=20, max_length=2))[0]
+    drawn = search_tokens(stepper, [[3]], SearchSettings(top_p=1e-6, n_best=20, max_length=2))[0]
     assert {(one.tokens or [EOS])[0] for one in drawn} == {int(log_probs.argmax())}
-    cold = search(stepper, [[3]], SearchSettings(temperature=1e-3, max_length=6))
-    assert cold[0][0].tokens == search(stepper, [[3]], SearchSettings(beam=1, max_length=6))[0][0].tokens
+    cold = search_tokens(stepper, [[3]], SearchSettings(temperature=1e-3, max_length=6))
+    assert cold[0][0].tokens == search_tokens(stepper, [[3]], SearchSettings(beam=1, max_length=6))[0][0].tokens
 
 
 def test_samples_depend_on_the_seed() -> None:
     stepper = TableStepper(8, seed=2, sharpness=0.5)
 
     def draw(seed: int) -> list[list[TokenHypothesis]]:
-        return search(stepper, SOURCES, SearchSettings(temperature=1.0, n_best=3, seed=seed, max_length=8))
+        return search_tokens(stepper, SOURCES, SearchSettings(temperature=1.0, n_best=3, seed=seed, max_length=8))
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
@@ -306,7 +308,7 @@ def test_samples_depend_on_the_seed() -> None:
 
 def test_the_tree_contains_the_path_to_the_result() -> None:
     stepper = TableStepper(VOCABULARY, seed=4)
-    found = search(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace=True)
+    found = search_tokens(stepper, SOURCES, SearchSettings(beam=3, max_length=5), trace=True)
     for best in found:
         tree = tree_of(best)
         assert [e.node for e in tree] == list(range(len(tree)))
@@ -351,7 +353,7 @@ def test_the_tree_has_the_outcome_of_every_candidate(options: dict[str, object],
     for seed in range(20):
         stepper = TableStepper(VOCABULARY, seed)
         chosen = SearchSettings.parse(options | {"max_length": 6}, "test")
-        for best in search(stepper, SOURCES, chosen, trace=True):
+        for best in search_tokens(stepper, SOURCES, chosen, trace=True):
             tree = tree_of(best)
             outcomes |= {e.outcome for e in tree}
             returned = [e for e in tree if e.outcome == "ended"]
@@ -387,7 +389,7 @@ def test_the_tree_has_the_constraint_that_forbids_a_candidate(
 ) -> None:
     stepper = TableStepper(VOCABULARY, seed=2)
     settings = SearchSettings.parse({"beam": 2, "max_length": 5} | options, "test")
-    (best,) = search(stepper, [request_], settings, trace=True)
+    (best,) = search_tokens(stepper, [request_], settings, trace=True)
     tree = tree_of(best)
     forbidden = [e for e in tree if e.outcome.startswith("forbidden")]
     assert reason in {e.outcome.removeprefix("forbidden: ") for e in forbidden}
@@ -411,7 +413,7 @@ def test_a_phrase_that_overlaps_itself_is_matched() -> None:
 
 
 def test_no_sources_give_no_results() -> None:
-    assert search(TableStepper(VOCABULARY), [], SearchSettings()) == []
+    assert search_tokens(TableStepper(VOCABULARY), [], SearchSettings()) == []
 
 
 def test_length_normalisers_follow_their_formulas() -> None:
@@ -425,7 +427,7 @@ def test_top_p_keeps_the_nucleus() -> None:
     stepper = TableStepper(4)
     stepper.after = lambda row: torch.tensor([0.1, 0.5, 0.25, 0.15]).log()  # type: ignore[method-assign]
     for share, kept in ((0.4, {1}), (0.6, {1, 2}), (0.8, {1, 2, 3})):
-        drawn = search(stepper, [[3]], SearchSettings(top_p=share, n_best=200, max_length=2))[0]
+        drawn = search_tokens(stepper, [[3]], SearchSettings(top_p=share, n_best=200, max_length=2))[0]
         assert {(one.tokens or [EOS])[0] for one in drawn} == kept
 
 
@@ -433,7 +435,7 @@ def test_a_prefix_longer_than_the_positions_of_the_model_is_rejected() -> None:
     stepper = TableStepper(VOCABULARY)
     stepper.max_length = 4  # type: ignore[assignment]
     with pytest.raises(UserError, match="is too long"):
-        search(stepper, [DecodingRequest([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
+        search_tokens(stepper, [DecodingRequest([1], prefix=(1, 2, 3, 1))], SearchSettings(beam=2))
 
 
 class Diverged(TableStepper):
@@ -459,21 +461,23 @@ class Diverged(TableStepper):
 )
 def test_nan_scores_are_rejected(options: SearchSettings) -> None:
     with pytest.raises(UserError, match="the model returns NaN scores"):
-        search(Diverged(VOCABULARY), SOURCES, options)
-    assert len(search(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, "other sentences are not affected"
+        search_tokens(Diverged(VOCABULARY), SOURCES, options)
+    assert len(search_tokens(Diverged(VOCABULARY), [[5, 6], [8, 9, 10]], options)) == 2, (
+        "other sentences are not affected"
+    )
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_nan_scores_are_rejected_in_the_step_in_which_they_occur(beam: int) -> None:
     stepper = Diverged(50)  # END is not among the candidates
     with pytest.raises(UserError, match="the model returns NaN scores"):
-        search(stepper, [[7]], SearchSettings(beam=beam, min_length=2))
+        search_tokens(stepper, [[7]], SearchSettings(beam=beam, min_length=2))
     assert stepper.steps == 2
 
 
 def test_nan_scores_are_rejected_with_required_phrases() -> None:
     with pytest.raises(UserError, match="the model returns NaN scores"):
-        search(Diverged(VOCABULARY), [DecodingRequest((7,), required=((2,),))], SearchSettings(beam=3))
+        search_tokens(Diverged(VOCABULARY), [DecodingRequest((7,), required=((2,),))], SearchSettings(beam=3))
 
 
 # Helpers

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.decoding.autoregressive import EnsembleState, EnsembleStepper, TransformerStepper, search
+from regard.decoding.autoregressive import EnsembleState, EnsembleStepper, TransformerStepper, search_tokens
 from regard.decoding.settings import SearchSettings
 from regard.models.transformer import Transformer, TransformerConfig
 from tests.decoding.table import TableState
@@ -24,8 +24,8 @@ SOURCES = [[5, 6, 7], [8, 9], [10, 11, 12, 4]]
 def test_an_ensemble_has_the_mean_coverage_penalty_of_its_models() -> None:
     settings = SearchSettings(beam=3, coverage=0.4, max_length=8)
     stepper = TransformerStepper(model(1), coverage=True)
-    alone = search(stepper, SOURCES, settings)
-    twice = search(EnsembleStepper([stepper, TransformerStepper(model(1), coverage=True)]), SOURCES, settings)
+    alone = search_tokens(stepper, SOURCES, settings)
+    twice = search_tokens(EnsembleStepper([stepper, TransformerStepper(model(1), coverage=True)]), SOURCES, settings)
     assert [best[0].tokens for best in twice] == [best[0].tokens for best in alone]
     assert [best[0].score for best in twice] == pytest.approx([best[0].score for best in alone], abs=1e-4)
     members = [TableState([(1, 2), (4,)]), TableState([(3,), (2, 2)])]

@@ -186,7 +186,7 @@ def test_error_in_a_translation_does_not_remove_the_probe(
 ) -> None:
     with regard.probe(translator.model) as records:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-            patch.setattr("regard.decoding.autoregressive.search", lambda *_: 1 / 0)
+            patch.setattr("regard.decoding.autoregressive.search_tokens", lambda *_: 1 / 0)
             translator("I love apples")
         assert not records
         translator("I love apples")

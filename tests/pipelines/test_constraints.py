@@ -62,7 +62,7 @@ def test_forbidden_phrase_does_not_occur_in_any_tokenisation(translator: Transla
 @pytest.mark.parametrize("phrase", ["abab", "b a", "aab", "ä", "汉字"])
 def test_automaton_recognises_the_phrase_in_any_tokenisation(phrase: str) -> None:
     tokenizer = Tokenizer.train(["ab aba bab aab ab ä 汉字 汉 字 a b ababab"] * 4, 290)
-    (automaton,) = Constraints(forbidden=(phrase,)).to_request(tokenizer).forbidden
+    (automaton,) = Constraints(forbidden=(phrase,)).to_tokens(tokenizer).forbidden
     last = len(automaton.transitions) - 1
     learned = range(len(Tokenizer.FIXED_TOKENS), len(tokenizer))
     spelled = [*tokenizer.encode_continuation("ä汉字"), *range(4 + 0xC3, 4 + 0xC5), Tokenizer.UNK]

@@ -11,7 +11,7 @@ import torch
 import regard
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.tokenizer import Vocabularies
-from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper, search
+from regard.decoding.autoregressive import EnsembleStepper, TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.stepper import TokenHypothesis
 
@@ -105,8 +105,8 @@ def test_tree_contains_the_subwords_of_the_beam(translator: regard.Translator) -
 def test_coverage_penalty_lowers_scores(translator: regard.Translator) -> None:
     stepper = TransformerStepper(translator.model, coverage=True)
     sources = translator.vocabularies.source.encode_batch(SENTENCES[:4])
-    plain = search(stepper, sources, regard.SearchSettings(beam=3))
-    covered = search(stepper, sources, regard.SearchSettings(beam=3, coverage=0.2))
+    plain = search_tokens(stepper, sources, regard.SearchSettings(beam=3))
+    covered = search_tokens(stepper, sources, regard.SearchSettings(beam=3, coverage=0.2))
     for one, other in zip(plain, covered, strict=True):
         assert other[0].score < max(found.score for found in one) + 1e-9
 
@@ -114,7 +114,7 @@ def test_coverage_penalty_lowers_scores(translator: regard.Translator) -> None:
 def test_sampling_with_a_trace_is_rejected(translator: regard.Translator) -> None:
     stepper = TransformerStepper(translator.model)
     with pytest.raises(regard.UserError, match="need a beam"):
-        search(stepper, [[300]], regard.SearchSettings(temperature=1.0), trace=True)
+        search_tokens(stepper, [[300]], regard.SearchSettings(temperature=1.0), trace=True)
 
 
 def test_translation_restores_training_mode(translator: regard.Translator) -> None:
@@ -140,7 +140,7 @@ def test_text_that_the_model_copies_is_unchanged(
     def copy_source(stepper: object, requests: list[DecodingRequest], *_: object) -> list[list[TokenHypothesis]]:
         return [[TokenHypothesis(list(request.source), 0.0, [])] for request in requests]
 
-    monkeypatch.setattr("regard.decoding.autoregressive.search", copy_source)
+    monkeypatch.setattr("regard.decoding.autoregressive.search_tokens", copy_source)
     assert translator([text, "", text]) == [text, "", text]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding.autoregressive import TransformerStepper, search
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
@@ -71,7 +71,7 @@ def assert_same(found: list[list[TokenHypothesis]], expected: list[list[TokenHyp
 
 @pytest.mark.parametrize("given", SETTINGS, ids=str)
 def test_static_search_agrees_with_plain_search(given: dict[str, Any]) -> None:
-    expected = search(TransformerStepper(MODEL), SOURCES, settings_of(given))
+    expected = search_tokens(TransformerStepper(MODEL), SOURCES, settings_of(given))
     assert_same(static_search(MODEL, SOURCES, settings_of(given)), expected)
 
 
@@ -80,7 +80,7 @@ def test_static_search_agrees_with_plain_search(given: dict[str, Any]) -> None:
 def test_every_model_variant_agrees(changes: dict[str, Any], beam: int) -> None:
     model = peaked_model(**changes).to(DEVICE)
     settings = settings_of({"beam": beam, "n_best": min(beam, 2)})
-    expected = search(TransformerStepper(model), SOURCES[:40], settings)
+    expected = search_tokens(TransformerStepper(model), SOURCES[:40], settings)
     assert len({len(best[0].tokens) for best in expected}) >= 4
     assert_same(static_search(model, SOURCES[:40], settings), expected)
 
@@ -101,7 +101,7 @@ def test_a_search_does_not_affect_the_next_one() -> None:
     shared = CapturedSearch(MODEL)
     for given in (SETTINGS[2], SETTINGS[3], {"beam": 4, "max_length": 3}, SETTINGS[2]):
         settings = settings_of(given)
-        expected = search(TransformerStepper(MODEL), SOURCES[:9], settings)
+        expected = search_tokens(TransformerStepper(MODEL), SOURCES[:9], settings)
         assert_same(shared.search(requests_of(SOURCES[:9]), settings), expected)
 
 
@@ -118,7 +118,7 @@ def test_remaining_sentences_continue_in_a_smaller_shape(steps: int, monkeypatch
 
     monkeypatch.setattr(CapturedStep, "copy_rows", spy)
     settings = settings_of({"beam": 4, "n_best": 2, "max_extra": 20})
-    expected = search(TransformerStepper(MODEL), SOURCES, settings)
+    expected = search_tokens(TransformerStepper(MODEL), SOURCES, settings)
     assert_same(static_search(MODEL, SOURCES, settings), expected)
     assert shapes
     assert all(2 * after.sentences <= before.sentences for before, after in pairwise(shapes))
@@ -139,7 +139,7 @@ def test_remaining_sentences_continue_in_an_existing_shape(monkeypatch: pytest.M
     shared.search(requests_of(SOURCES[:16]), settings.changed(beam=3))
     (existing,) = (step for shape, step in shared._steps.items() if shape.beam_width == 4)
     found = shared.search(requests_of(SOURCES), settings)
-    assert_same(found, search(TransformerStepper(MODEL), SOURCES, settings))
+    assert_same(found, search_tokens(TransformerStepper(MODEL), SOURCES, settings))
     assert used == [existing]
     assert len(shared._steps) == 3
 
@@ -153,7 +153,7 @@ def test_batches_that_exceed_the_memory_are_split() -> None:
     small = CapturedSearch(MODEL, memory=memory)
     assert_same(
         small.search(requests_of(SOURCES[:20]), settings),
-        search(TransformerStepper(MODEL), SOURCES[:20], settings),
+        search_tokens(TransformerStepper(MODEL), SOURCES[:20], settings),
     )
     assert sum(memory_of(MODEL, shape) for shape in small._steps) <= memory
 
@@ -167,7 +167,7 @@ def test_nan_is_rejected_and_does_not_affect_later_searches() -> None:
     with pytest.raises(UserError, match="NaN"):
         shared.search(requests_of(SOURCES[:3]), settings)
     model.target_embedding.weight.copy_(kept)
-    expected = search(TransformerStepper(model), SOURCES[:3], settings)
+    expected = search_tokens(TransformerStepper(model), SOURCES[:3], settings)
     assert_same(shared.search(requests_of(SOURCES[:3]), settings), expected)
 
 
@@ -189,7 +189,7 @@ def test_weights_changed_in_place_are_used() -> None:
     before = shared.search([DecodingRequest(SOURCES[0])], settings)
     model.load_state_dict(peaked_model(seed=3).state_dict())
     after = shared.search([DecodingRequest(SOURCES[0])], settings)
-    assert_same(after, search(TransformerStepper(model), SOURCES[:1], settings))
+    assert_same(after, search_tokens(TransformerStepper(model), SOURCES[:1], settings))
     assert after[0][0].tokens != before[0][0].tokens
 
 
@@ -227,7 +227,7 @@ def test_position_tables_grow(beam: int) -> None:
     shared = CapturedSearch(model)
     for sources in ([SOURCES[0]], [long], [SOURCES[0], long]):
         settings = settings_of({"beam": beam, "max_length": 12})
-        expected = search(TransformerStepper(model), sources, settings)
+        expected = search_tokens(TransformerStepper(model), sources, settings)
         assert_same(shared.search(requests_of(sources), settings), expected)
 
 
@@ -244,7 +244,7 @@ def test_all_batches_have_few_padded_sizes() -> None:
 def test_replayed_steps_agree_with_direct_calls(beam: int) -> None:
     settings = settings_of({"beam": beam})
     shared = CapturedSearch(MODEL, capture=True)
-    expected = search(TransformerStepper(peaked_model()), SOURCES, settings)
+    expected = search_tokens(TransformerStepper(peaked_model()), SOURCES, settings)
     for sources in (SOURCES, SOURCES[60:], SOURCES):  # the second batch is smaller but has the same padded shape
         replayed = shared.search(requests_of(sources), settings)
         assert_same(replayed, static_search(MODEL, sources, settings, capture=False))
@@ -261,7 +261,7 @@ def test_large_sources_are_encoded_without_a_graph(monkeypatch: pytest.MonkeyPat
     for count, has_graph in ((2, True), (4, False)):  # 2 · 32 and 4 · 32 padded tokens
         shared = CapturedSearch(MODEL, capture=True)
         found = shared.search(requests_of(SOURCES[:count]), settings)
-        assert_same(found, search(TransformerStepper(MODEL), SOURCES[:count], settings))
+        assert_same(found, search_tokens(TransformerStepper(MODEL), SOURCES[:count], settings))
         (step,) = shared._steps.values()
         assert (step._encoder_graph is not None) == has_graph
 
@@ -276,7 +276,8 @@ def test_steps_are_captured_again_after_weights_moved() -> None:
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.data = theirs.data
     assert_same(
-        shared.search([DecodingRequest(SOURCES[0])], settings), search(TransformerStepper(other), SOURCES[:1], settings)
+        shared.search([DecodingRequest(SOURCES[0])], settings),
+        search_tokens(TransformerStepper(other), SOURCES[:1], settings),
     )
 
 
@@ -298,7 +299,7 @@ def test_a_replayed_step_does_not_synchronise() -> None:
 def test_most_sentences_agree_in_bfloat16(beam: int) -> None:
     settings = settings_of({"beam": beam})
     half = peaked_model().to(DEVICE, torch.bfloat16)
-    expected = search(TransformerStepper(half), SOURCES, settings)
+    expected = search_tokens(TransformerStepper(half), SOURCES, settings)
     found = static_search(half, SOURCES, settings)
     same = sum(one[0].tokens == other[0].tokens for one, other in zip(found, expected, strict=True))
     assert same >= 0.8 * len(SOURCES)
