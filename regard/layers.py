@@ -326,6 +326,14 @@ class EncoderBlock(ResidualBlock):
 class DecoderBlock(ResidualBlock):
     """Self-attention, cross-attention and feed-forward, each with a residual connection and LayerNorm.
 
+    The block exists in four forms with the same results:
+
+    - `DecoderBlock.forward` is the reference. It runs where no other form applies.
+    - `ops.fused.decoder_block`: in training on a GPU; `forward` calls it if `dispatch.fused_block_applies`.
+    - `decoding.cpu_blocks.FusedDecoderBlock`: in a decoding step on a CPU; `Transformer.step` calls it if
+      `fuse_cpu_blocks` has replaced the blocks.
+    - `decoding.cpu_blocks.SingleLayer`: in a decoding step of a single hypothesis on a CPU; `SingleStep` calls it.
+
     The arguments that are not listed are those of `EncoderBlock`.
 
     Args:

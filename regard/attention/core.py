@@ -218,6 +218,7 @@ def _matmul(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: 
     (B, H, T, D), (S, V) = q.shape, v.shape[-2:]
     key = ("additive per head", B, H, T, S, q.dtype)
     additive = None if mask.allows_all else mask.cached(key, lambda: _additive_mask_per_head(q, mask, S))
+    # With beta=0, baddbmm ignores the addend.
     addend, beta = (q.new_empty(1), 0) if additive is None else (additive, 1)
     keys = k.reshape(B * H, S, D).transpose(1, 2)
     scores = torch.baddbmm(addend, q.reshape(B * H, T, D), keys, beta=beta, alpha=scale)

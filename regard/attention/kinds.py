@@ -68,10 +68,10 @@ class Kind(ABC):
         """
         return KVCache(self, CAPACITY * beam_width)
 
-    def attend_projected(
+    def try_attend_projected(
         self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
     ) -> Tensor | None:
-        """Return the context computed from fused projections, or None to request separate q, k and v.
+        """Return the context computed from joint projections, or None if separate q, k and v are needed.
 
         The projections are [qkv], (B, T, 3 · H · D), for self-attention and [q, kv] for cross-attention.
         """
@@ -99,7 +99,7 @@ class Full(Kind):
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
         return attention_scores(q, k, mask, scale=self.scale)
 
-    def attend_projected(
+    def try_attend_projected(
         self, projections: Sequence[Tensor], heads: int, mask: Mask, dropout: float = 0.0
     ) -> Tensor | None:
         if self.implementation != "auto" or not mask.packed:

@@ -6,7 +6,7 @@ Shapes: B batch, T query tokens, S source tokens, H heads, D head width, W = H Â
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -79,65 +79,85 @@ class Attention(nn.Module):
             if bias is not None:
                 nn.init.zeros_(bias)
 
-    def forward(self, x: Tensor, source: Tensor | KeyValues | None = None, **options: Any) -> Tensor:
-        """Attend from x to itself or to a source.
-
-        Args:
-            x: Tokens that attend, (B, T, W).
-            source: Tokens to attend to, (B, S, W), or their keys and values from `project`; x itself by default. If the
-                keys have B/n rows, each of them serves n consecutive rows of x, such as the hypotheses of a beam.
-            options: Keyword arguments of `context`.
-
-        Returns:
-            Output, (B, T, W).
-        """
-        B, T, _ = x.shape
-        if source is not None and options.get("cache") is not None:
-            raise ValueError("a cache is for self-attention; for cross-attention, project the source once instead")
-        key_values = source if isinstance(source, KeyValues) else None
-        if key_values is not None:
-            x = self._merge_hypotheses(x, key_values)
-        context_BTW = self.context(self._project(x, source), key_values, **options).reshape(B, T, self.width)
-        y_BTW: Tensor = self.out(context_BTW)
-        return self.projection_dropout(y_BTW) if self.training else y_BTW
-
-    def context(
+    def forward(
         self,
-        projections: Sequence[Tensor],
-        key_values: KeyValues | None = None,
+        x: Tensor,
+        source: Tensor | KeyValues | None = None,
         *,
         mask: Mask | None = None,
         positions: Tensor | None = None,
         source_positions: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return the joined contexts of all heads, (B, T, W), which are the input of the output projection.
+        """Attend from x to itself or to a source.
 
         Args:
-            projections: [qkv], (B, T, 3W), for self-attention; [q, kv], (B, T, W) and (B, S, 2W), for cross-attention;
-                or [q] with `key_values`.
-            key_values: Keys and values of the source from `project`.
+            x: Tokens that attend, (B, T, W).
+            source: Tokens to attend to, (B, S, W), or their keys and values from `project`; x itself by default. If the
+                keys have B/n rows, each of them serves n consecutive rows of x, such as the hypotheses of a beam.
             mask: Which queries may attend to which keys.
             positions: Positions of the queries for the rotary embedding, (B, T) or (B, T, 2).
             source_positions: Positions of the source, likewise.
             cache: Cache from `start_cache` for self-attention in decoding; the queries are those of the new tokens.
+
+        Returns:
+            Output, (B, T, W).
+        """
+        B, T, _ = x.shape
+        if source is None:
+            context_BTW = self.self_context(self.qkv(x), mask=mask, positions=positions, cache=cache)
+        else:
+            if cache is not None:
+                raise ValueError("a cache is for self-attention; for cross-attention, project the source once instead")
+            q_layer, kv_layer = self.q_and_kv_layers()
+            if isinstance(source, KeyValues):
+                q, key_values = q_layer(self._merge_hypotheses(x, source)), source
+            else:
+                q, key_values = q_layer(x), kv_layer(source)
+            rotary = {"positions": positions, "source_positions": source_positions}
+            context_BTW = self.cross_context(q, key_values, mask=mask, **rotary).reshape(B, T, self.width)
+        y_BTW: Tensor = self.out(context_BTW)
+        return self.projection_dropout(y_BTW) if self.training else y_BTW
+
+    def self_context(
+        self, qkv: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Return the joined contexts of all heads in self-attention, (B, T, W): the input of the output projection.
+
+        Args:
+            qkv: Projected queries, keys and values, (B, T, 3W).
+            mask: See `forward`, also for the other arguments.
         """
         mask = Mask() if mask is None else mask
-        dropout = self.attention_dropout if self.training else 0.0
-        context_BHTD = None
-        if self.rotary is None and self.qkv_hook is None and cache is None and key_values is None:
-            context_BHTD = self.kind.attend_projected(projections, self.heads, mask, dropout)
+        context_BHTD = None if cache is not None else self._try_attend_projected([qkv], mask)
         if context_BHTD is None:
-            if key_values is None and len(projections) == 1:
-                q_BHTD, k_BHSD, v_BHSD = self._split_qkv(projections[0], positions)
-            else:
-                q_BHTD = self._rotate(self._split_heads(projections[0]), positions)
-                k_BHSD, v_BHSD = self._split_kv(projections[1], source_positions) if key_values is None else key_values
-            context_BHTD = self._attend(q_BHTD, k_BHSD, v_BHSD, mask, dropout, cache)
-        if self.head_scales is not None:
-            context_BHTD = context_BHTD * self.head_scales.to(context_BHTD)[:, None, None]
-        B, H, T, D = context_BHTD.shape
-        return context_BHTD.transpose(1, 2).reshape(B, T, H * D)
+            q_BHTD, k_BHTD, v_BHTD = self._split_qkv(qkv, positions)
+            context_BHTD = self._attend(q_BHTD, k_BHTD, v_BHTD, mask, cache)
+        return self._join_heads(context_BHTD)
+
+    def cross_context(
+        self,
+        q: Tensor,
+        source: Tensor | KeyValues,
+        *,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        source_positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the joined contexts of all heads in cross-attention, (B, T, W): the input of the output projection.
+
+        Args:
+            q: Projected queries, (B, T, W).
+            source: Projected keys and values of the source, (B, S, 2W), or those of each head from `project`.
+            mask: See `forward`, also for the other arguments.
+        """
+        mask = Mask() if mask is None else mask
+        context_BHTD = None if isinstance(source, KeyValues) else self._try_attend_projected([q, source], mask)
+        if context_BHTD is None:
+            q_BHTD = self._rotate(self._split_heads(q), positions)
+            k_BHSD, v_BHSD = source if isinstance(source, KeyValues) else self._split_kv(source, source_positions)
+            context_BHTD = self._attend(q_BHTD, k_BHSD, v_BHSD, mask)
+        return self._join_heads(context_BHTD)
 
     def q_and_kv_layers(self) -> list[LinearSlice]:
         """Return the query projection, and the joint projection of keys and values, for cross-attention."""
@@ -151,15 +171,31 @@ class Attention(nn.Module):
         """Return the keys and values of a source, (B, H, S, D) each, to attend to it many times."""
         return self._split_kv(self.q_and_kv_layers()[1](source), positions)
 
-    def _attend(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Mask, dropout: float, cache: Cache | None
-    ) -> Tensor:
+    def _try_attend_projected(self, projections: Sequence[Tensor], mask: Mask) -> Tensor | None:
+        """Attend to the projections as they are, [qkv] or [q, kv], if the kind can; otherwise return None."""
+        if self.rotary is not None or self.qkv_hook is not None:
+            return None
+        return self.kind.try_attend_projected(projections, self.heads, mask, self._dropout)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, cache: Cache | None = None) -> Tensor:
+        """Return the context, (B, H, T, D), of the queries, keys and values of each head."""
         hook = None if self.qkv_hook is None else partial(self.qkv_hook, self)
-        if cache is not None:
-            return cache.attend(q_BHTD, k_BHSD, v_BHSD, mask, dropout, hook)
+        if cache is not None:  # it stores the keys and values and calls the kind with those of all tokens
+            return cache.attend(q, k, v, mask, self._dropout, hook)
         if hook is not None:
-            hook(q_BHTD, k_BHSD, v_BHSD, mask)
-        return self.kind(q_BHTD, k_BHSD, v_BHSD, mask, dropout)
+            hook(q, k, v, mask)
+        return self.kind(q, k, v, mask, self._dropout)
+
+    @property
+    def _dropout(self) -> float:
+        return self.attention_dropout if self.training else 0.0
+
+    def _join_heads(self, context_BHTD: Tensor) -> Tensor:
+        """(B, H, T, D) to (B, T, W), after the heads have been scaled."""
+        if self.head_scales is not None:
+            context_BHTD = context_BHTD * self.head_scales.to(context_BHTD)[:, None, None]
+        B, H, T, D = context_BHTD.shape
+        return context_BHTD.transpose(1, 2).reshape(B, T, H * D)
 
     def _merge_hypotheses(self, x: Tensor, source: KeyValues) -> Tensor:
         """Reshape x so that all hypotheses of a source are queries of one row."""
@@ -169,13 +205,6 @@ class Attention(nn.Module):
         if rows % sources:
             raise ValueError(f"{rows} rows cannot be divided evenly among {sources} sources")
         return x.reshape(sources, -1, self.width)
-
-    def _project(self, x: Tensor, source: Tensor | KeyValues | None) -> list[Tensor]:
-        """Return [qkv] for self-attention; else [q, kv], or [q] if the source is projected already."""
-        if source is None:
-            return [self.qkv(x)]
-        inputs = [x] if isinstance(source, KeyValues) else [x, source]
-        return [layer(y) for y, layer in zip(inputs, self.q_and_kv_layers(), strict=False)]
 
     def _split_qkv(self, qkv: Tensor, positions: Tensor | None) -> tuple[Tensor, ...]:
         if self.rotary is None:

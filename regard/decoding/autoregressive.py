@@ -7,33 +7,27 @@ against it; the results are the same as those of `search_tokens`. On a CPU, fuse
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention, use_qkv_hook
 from regard.decoding.beam import BeamSearch
 from regard.decoding.constraints import DecodingConstraints, DecodingRequest
+from regard.decoding.cpu_blocks import SingleStep, fuse_cpu_blocks
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
 from regard.decoding.greedy import greedy_search
 from regard.decoding.settings import DEFAULT_BEAM, SAMPLING, DecodingSettings, SearchSettings, check_settings_type
-from regard.decoding.single_step import SingleStep
 from regard.decoding.stepper import StateT, Stepper, TokenHypothesis
 from regard.errors import UserError
-from regard.layers import DecoderBlock, DropPath, FeedForward
 from regard.masks import Mask, Padded, pad_batch
 from regard.models.transformer import DecoderState, Transformer
-from regard.ops import dispatch
-from regard.ops.dispatch import list_modules
-from regard.ops.dropout import Dropout
-from regard.ops.linear import Linear, refresh_prepacked
+from regard.ops.linear import refresh_prepacked
 
 if TYPE_CHECKING:
     from regard.decoding.cuda_graph.search import CapturedSearch
@@ -292,102 +286,3 @@ class EnsembleStepper:
 def coverage_penalty(attention: Tensor) -> Tensor:
     """Return Σ log min(a, 1) over the attention a received by source tokens, the last dimension (Wu et al. 2016)."""
     return attention.clamp(min=1e-9, max=1).log().sum(-1)
-
-
-# Decoder blocks of one step on a CPU as a flat sequence of operations; B sentences, K hypotheses per sentence, W width,
-# H heads, D head width. For small models, module calls take longer than the arithmetic of a step.
-
-Function = Callable[[Tensor], Tensor]
-
-
-def fuse_cpu_blocks(blocks: Sequence[nn.Module]) -> Sequence[Callable[..., Tensor]]:
-    """Return functions that compute the same as decoder blocks with a cache, or the blocks if one cannot be fused."""
-    enabled = dispatch.FUSED_ENABLED and not torch.compiler.is_compiling()
-    if not enabled or torch.nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
-        return blocks
-    fusible = all(_is_fusible(module) for block in blocks for module in list_modules(block))
-    return [FusedDecoderBlock(block) for block in blocks] if fusible else blocks
-
-
-class FusedDecoderBlock:
-    """A decoder block in evaluation mode, for the tokens of one decoding step."""
-
-    def __init__(self, block: Any) -> None:
-        attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
-        self.heads, self.kind = attention.heads, attention.kind
-        self.cross_heads, self.cross_kind = cross.heads, cross.kind
-        self.qkv, self.out = _linear(attention.qkv), _linear(attention.out)
-        # Only the queries of cross-attention: the keys and values of the source have been projected in advance.
-        self.cross_q, self.cross_out = _linear(cross.qkv, cross.width), _linear(cross.out)
-        self.inner, self.outer = _linear(feed_forward.inner), _linear(feed_forward.outer)
-        self.activation = ACTIVATIONS[feed_forward.activation]
-        self.around_attention = _residual(block.norm1, block.pre_norm)
-        self.around_cross = _residual(block.norm2, block.pre_norm)
-        self.around_feed_forward = _residual(block.norm3, block.pre_norm)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether both kinds are plain full attention, and nothing else."""
-        return all(type(kind) is Full and kind.implementation == "auto" for kind in (self.kind, self.cross_kind))
-
-    def __call__(
-        self, x: Tensor, source: tuple[Tensor, Tensor], mask: Mask, source_mask: Mask, positions: Tensor, cache: Any
-    ) -> Tensor:
-        """Decode the next tokens, (B, K, W) to (B, K, W); see `DecoderBlock.forward`."""
-        x = self.around_attention(x, lambda y: self._attend(y, mask, cache))
-        x = self.around_cross(x, lambda y: self._attend_to_source(y, source, source_mask))
-        return self.around_feed_forward(x, lambda y: self.outer(self.activation(self.inner(y))))
-
-    def _attend(self, x: Tensor, mask: Mask, cache: Any) -> Tensor:
-        B, K, W = x.shape
-        q_BHKD, k_BHKD, v_BHKD = self.qkv(x).view(B, K, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        context_BHKD = cache.attend(q_BHKD, k_BHKD, v_BHKD, mask)
-        return self.out(context_BHKD.transpose(1, 2).reshape(B, K, W))
-
-    def _attend_to_source(self, x: Tensor, source: tuple[Tensor, Tensor], mask: Mask) -> Tensor:
-        B, K, W = x.shape
-        q_BHKD = self.cross_q(x).view(B, K, self.cross_heads, -1).transpose(1, 2)
-        context_BHKD = self.cross_kind(q_BHKD, *source, mask)
-        return self.cross_out(context_BHKD.transpose(1, 2).reshape(B, K, W))
-
-
-def _linear(layer: Linear, outputs: int | None = None) -> Function:
-    """Return a linear layer, or its first `outputs` output features, as a function with prepacked weights if any."""
-    weight, bias = layer.weight[:outputs], None if layer.bias is None else layer.bias[:outputs]
-    prepacked = layer.prepacked
-    linear = F.linear if prepacked is None or not prepacked.can_pack(weight) else prepacked.linear
-    return lambda x: linear(x, weight, bias)
-
-
-def _residual(norm: nn.LayerNorm, pre_norm: bool) -> Callable[[Tensor, Function], Tensor]:
-    shape, weight, bias, eps = norm.normalized_shape, norm.weight, norm.bias, norm.eps
-    if pre_norm:  # torch.layer_norm has less overhead than F.layer_norm
-        return lambda x, sublayer: x + sublayer(torch.layer_norm(x, shape, weight, bias, eps))
-    return lambda x, sublayer: torch.layer_norm(x + sublayer(x), shape, weight, bias, eps)
-
-
-def _swiglu(x: Tensor) -> Tensor:
-    gate, value = x.chunk(2, -1)
-    return F.silu(gate) * value
-
-
-ACTIVATIONS: dict[str, Function] = {"relu": F.relu_, "gelu": F.gelu, "silu": F.silu, "swiglu": _swiglu}
-FUSIBLE: dict[type[nn.Module], tuple[str, ...]] = {
-    DecoderBlock: ("source_norm", "scale1"),
-    Attention: ("qkv_hook", "head_scales", "rotary"),
-    **dict.fromkeys((FeedForward, DropPath, Dropout, Linear, nn.LayerNorm), ()),
-}
-"""Module classes that can be fused, with the options that must be None."""
-_FORWARDS = {cls: cls.forward for cls in FUSIBLE}
-
-
-def _is_fusible(module: nn.Module) -> bool:
-    """Return whether a module is on the CPU, in evaluation mode, and does nothing besides what is fused."""
-    cls = type(module)
-    # `forward` may have been replaced, in the class or in this module.
-    if cls not in FUSIBLE or cls.forward is not _FORWARDS[cls] or "forward" in vars(module):
-        return False
-    if module.training or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    on_cpu = all(parameter is None or parameter.is_cpu for parameter in module._parameters.values())
-    return on_cpu and all(getattr(module, option) is None for option in FUSIBLE[cls])

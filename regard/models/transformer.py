@@ -378,7 +378,10 @@ class Transformer(EncoderDecoder):
         return DecoderState(decoder if blocks is None else blocks, source, Mask(keys=layout), caches, beam_width)
 
     def step(self, tokens_BK: Tensor, state: DecoderState) -> Tensor:
-        """Append a token to each of K hypotheses per sentence, (B, K); return the logits of the next, (B, K, V)."""
+        """Append a token to each of K hypotheses per sentence, (B, K); return the logits of the next, (B, K, V).
+
+        `state.blocks` are the decoder blocks, or on a CPU the functions of `decoding/cpu_blocks.py` in their place.
+        """
         K = tokens_BK.shape[1]
         tokens_BK, positions, mask = state.begin_step(tokens_BK)
         x = self.target_embedding(tokens_BK, positions, state.max_length)

@@ -3,7 +3,8 @@
 All conditions on device, dtype, shape, grad mode and compiler are defined here. Environment variables, read at import:
 
 - `REGARD_KERNELS=0` disables all Triton kernels, for comparison or where Triton finds no C compiler.
-- `REGARD_FUSED=0` disables all fused blocks (`regard.ops.fused`).
+- `REGARD_FUSED=0` disables all fused blocks: those of training on a GPU (`regard.ops.fused`) and those of decoding on a
+  CPU (`regard.decoding.cpu_blocks`).
 """
 
 import os

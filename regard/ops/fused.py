@@ -107,13 +107,13 @@ def embedding(
 def _self_attention(attention: Any, x: Tensor, mask: Any, positions: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the context of all heads, which is the input of the output projection, and x passed on."""
     qkv, x = linear_pass_on(x, attention.qkv)
-    return attention.context([qkv], mask=mask, positions=positions), x
+    return attention.self_context(qkv, mask=mask, positions=positions), x
 
 
 def _cross_attention(attention: Any, x: Tensor, source: Tensor, rotary: dict[str, Any]) -> tuple[Tensor, Tensor]:
     q_layer, kv_layer = attention.q_and_kv_layers()
     q, x = linear_pass_on(x, q_layer)
-    return attention.context([q, kv_layer(source)], **rotary), x
+    return attention.cross_context(q, kv_layer(source), **rotary), x
 
 
 def _add_norm(block: Any, x: Tensor, hidden: Tensor, last: Linear, norm: nn.LayerNorm) -> Tensor:

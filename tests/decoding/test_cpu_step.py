@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from regard import ablate, probe
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
-from regard.decoding import single_step
-from regard.decoding.autoregressive import FusedDecoderBlock, TransformerStepper, search_tokens
+from regard.decoding import cpu_blocks
+from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.settings import SearchSettings
 from regard.layers import FeedForward
@@ -50,7 +50,7 @@ def run(model: Transformer, beam_width: int, precision: Precision = "float32") -
 
 
 def is_fused(blocks: Any) -> bool:
-    return all(isinstance(block, FusedDecoderBlock) for block in blocks)
+    return all(isinstance(block, cpu_blocks.FusedDecoderBlock) for block in blocks)
 
 
 def run_modules(model: Transformer, beam_width: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Tensor]:
@@ -220,7 +220,7 @@ def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
     return [stepper.step(torch.tensor([step + 4]), state) for step in range(steps)], state.single_step is not None
 
 
-@pytest.mark.parametrize("capacity", [single_step.CAPACITY, 4], ids=["one buffer", "growing buffer"])
+@pytest.mark.parametrize("capacity", [cpu_blocks.CAPACITY, 4], ids=["one buffer", "growing buffer"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -232,7 +232,7 @@ def run_single(model: Transformer, steps: int = 9) -> tuple[list[Tensor], bool]:
     ids=str,
 )
 def test_a_single_hypothesis_agrees_with_modules(changes: Any, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_step, "CAPACITY", capacity)
+    monkeypatch.setattr(cpu_blocks, "CAPACITY", capacity)
     model = make(**changes)
     found, single = run_single(model)
     monkeypatch.setattr(dispatch, "FUSED_ENABLED", False)

@@ -9,7 +9,7 @@ import torch
 from regard.decoding.beam import raise_if_nan
 from regard.decoding.constraints import DecodingRequest, TokenConstraints
 from regard.decoding.cuda_graph.capture import SMALL_BATCH, Pool, grow_position_tables, padded_batch_size, padded_length
-from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
+from regard.decoding.cuda_graph.captured_step import CapturedStep, SearchShape
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.masks import pad_batch

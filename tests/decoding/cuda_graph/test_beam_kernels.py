@@ -13,8 +13,8 @@ from regard.attention.kinds import Full
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import beam as module
 from regard.decoding.cuda_graph.beam import BeamKernels, BeamState
+from regard.decoding.cuda_graph.captured_step import StaticCache
 from regard.decoding.cuda_graph.search import CapturedSearch
-from regard.decoding.cuda_graph.step import StaticCache
 from regard.decoding.settings import SearchSettings
 from regard.ops import dispatch
 from tests.decoding.cuda_graph.models import peaked_model

@@ -13,8 +13,8 @@ from regard.decoding.autoregressive import TransformerStepper, search_tokens
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph import search as module
 from regard.decoding.cuda_graph.capture import padded_batch_size, padded_length
+from regard.decoding.cuda_graph.captured_step import CapturedStep, SearchShape
 from regard.decoding.cuda_graph.search import CapturedSearch, memory_of
-from regard.decoding.cuda_graph.step import CapturedStep, SearchShape
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import TokenHypothesis
 from regard.errors import UserError
@@ -256,7 +256,7 @@ def test_replayed_steps_agree_with_direct_calls(beam: int) -> None:
 
 @pytest.mark.usefixtures("graphs")
 def test_large_sources_are_encoded_without_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.decoding.cuda_graph.step.MAX_CAPTURED_TOKENS", 127)
+    monkeypatch.setattr("regard.decoding.cuda_graph.captured_step.MAX_CAPTURED_TOKENS", 127)
     settings = settings_of({"beam": 2})
     for count, has_graph in ((2, True), (4, False)):  # 2 · 32 and 4 · 32 padded tokens
         shared = CapturedSearch(MODEL, capture=True)
