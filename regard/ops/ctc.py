@@ -242,21 +242,32 @@ def _shift_right(x: Tensor, by: int, fill: float) -> Tensor:
 
 
 # Prefix search
+#
+# The probability of a prefix is that of all paths which collapse to it, split by whether their last position is blank.
+# At every position, with the log-probabilities p of the tokens there, a prefix that ends in token c either stays, or is
+# extended by a token:
+#
+#   staying, ending in a blank:  p(blank) + logaddexp(log_prob_blank, log_prob_token)
+#   staying, ending in c:        p(c) + log_prob_token, as a repeated token without a blank in between is one token
+#   extended by a token n ≠ c:   p(n) + logaddexp(log_prob_blank, log_prob_token)
+#   extended by c again:         p(c) + log_prob_blank
+#
+# Shapes: B sentences, K prefixes per sentence, T positions, V vocabulary, E extensions of a prefix.
 
 
 @dataclass
 class _Prefixes:
-    """K prefixes per sentence; their probability is split by whether the last position is blank."""
+    """K prefixes per sentence and their log-probabilities."""
 
     tokens: Tensor  # (B, K, T)
     lengths: Tensor  # (B, K)
     last: Tensor  # last token, -1 for the empty prefix, (B, K)
-    blank: Tensor  # log-probability of the paths that end in a blank, (B, K)
-    token: Tensor  # log-probability of the paths that end in the last token, (B, K)
+    log_prob_blank: Tensor  # of the paths that end in a blank, (B, K)
+    log_prob_token: Tensor  # of the paths that end in the last token, (B, K)
 
     @property
-    def total(self) -> Tensor:
-        return torch.logaddexp(self.blank, self.token)
+    def log_prob(self) -> Tensor:
+        return torch.logaddexp(self.log_prob_blank, self.log_prob_token)
 
 
 def search_prefixes(log_probs: Tensor, lengths: Tensor, blank: int, beam: int) -> list[list[tuple[list[int], float]]]:
@@ -275,49 +286,74 @@ def search_prefixes(log_probs: Tensor, lengths: Tensor, blank: int, beam: int) -
         tokens=torch.full((B, 1, T), blank, device=device),
         lengths=torch.zeros((B, 1), dtype=torch.long, device=device),
         last=torch.full((B, 1), -1, device=device),
-        blank=log_probs.new_zeros(B, 1),
-        token=log_probs.new_full((B, 1), -math.inf),
+        log_prob_blank=log_probs.new_zeros(B, 1),
+        log_prob_token=log_probs.new_full((B, 1), -math.inf),
     )
     extensions = min(V, max(beam, MIN_EXTENSIONS))
     for t in range(T):
         prefixes = _advance(prefixes, log_probs[:, t], blank, beam, extensions)
-    rows = zip(prefixes.tokens.tolist(), prefixes.lengths.tolist(), prefixes.total.tolist(), strict=True)
+    rows = zip(prefixes.tokens.tolist(), prefixes.lengths.tolist(), prefixes.log_prob.tolist(), strict=True)
     return [
         [(tokens[:n], score) for tokens, n, score in zip(*sentence, strict=True) if score > -math.inf]
         for sentence in rows
     ]
 
 
-def _advance(prefixes: _Prefixes, log_probs: Tensor, blank: int, beam: int, extensions: int) -> _Prefixes:
-    """Process one position (B, V): every prefix stays unchanged or is extended by one token."""
-    total, K, T = prefixes.total, *prefixes.tokens.shape[1:]
-    stay_blank = total + log_probs[:, None, blank]
-    repeated = log_probs.gather(1, prefixes.last.clamp(min=0))
-    stay_token = prefixes.token + repeated.masked_fill(prefixes.last < 0, -math.inf)
-    gain, new = log_probs.index_fill(1, torch.tensor([blank], device=log_probs.device), -math.inf).topk(extensions, 1)
-    repeats_last = prefixes.last[..., None] == new[:, None]  # a token repeats only after a blank
-    extended = torch.where(repeats_last, prefixes.blank[..., None], total[..., None]) + gain[:, None]  # (B, K, new)
-    # An extension that is already in the beam is merged with that prefix.
-    parent = _is_parent(prefixes)
-    same = parent[..., None] & (prefixes.last[:, None, :, None] == new[:, None, None, :])  # (B, K parent, K child, new)
-    merged = torch.where(same, extended[:, :, None], -math.inf).transpose(1, 2).flatten(2).logsumexp(2)
-    stay_token = torch.logaddexp(stay_token, merged)
-    extended = extended.masked_fill(same.any(2), -math.inf).flatten(1)
+def _advance(prefixes: _Prefixes, log_probs_BV: Tensor, blank: int, beam: int, extensions: int) -> _Prefixes:
+    """Process one position: every prefix stays as it is or is extended by one of the most probable tokens."""
+    without_blank = log_probs_BV.index_fill(1, torch.tensor([blank], device=log_probs_BV.device), -math.inf)
+    candidate_scores_BE, candidates_BE = without_blank.topk(extensions, 1)
+    blank_scores_BK = prefixes.log_prob + log_probs_BV[:, None, blank]
+    repeated_BK = log_probs_BV.gather(1, prefixes.last.clamp(min=0)).masked_fill(prefixes.last < 0, -math.inf)
+    token_scores_BK = prefixes.log_prob_token + repeated_BK
+    extended_BKE = _extend(prefixes, candidates_BE, candidate_scores_BE)
+    token_scores_BK, extended_BKE = _merge_duplicates(prefixes, candidates_BE, token_scores_BK, extended_BKE)
+    return _select_best(prefixes, candidates_BE, blank_scores_BK, token_scores_BK, extended_BKE, beam)
 
-    blanks = torch.cat((stay_blank, torch.full_like(extended, -math.inf)), 1)
-    tokens = torch.cat((stay_token, extended), 1)
-    chosen = torch.logaddexp(blanks, tokens).topk(min(beam, blanks.shape[1]), 1).indices
+
+def _extend(prefixes: _Prefixes, candidates_BE: Tensor, scores_BE: Tensor) -> Tensor:
+    """Return the log-probability of each prefix extended by each candidate, (B, K, E)."""
+    repeats_last = prefixes.last[..., None] == candidates_BE[:, None]  # a token repeats only after a blank
+    before = torch.where(repeats_last, prefixes.log_prob_blank[..., None], prefixes.log_prob[..., None])
+    return before + scores_BE[:, None]
+
+
+def _merge_duplicates(
+    prefixes: _Prefixes, candidates_BE: Tensor, token_scores_BK: Tensor, extended_BKE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Add extensions that are prefixes of the beam already to the scores of these, and exclude them as extensions."""
+    is_parent = _is_parent(prefixes)  # (B, K parent, K child), and `same` has the extension of the parent in addition
+    same = is_parent[..., None] & (prefixes.last[:, None, :, None] == candidates_BE[:, None, None, :])
+    by_parent = torch.where(same, extended_BKE[:, :, None], -math.inf)
+    merged_BK = by_parent.transpose(1, 2).flatten(2).logsumexp(2)
+    return torch.logaddexp(token_scores_BK, merged_BK), extended_BKE.masked_fill(same.any(2), -math.inf)
+
+
+def _select_best(
+    prefixes: _Prefixes,
+    candidates_BE: Tensor,
+    blank_scores_BK: Tensor,
+    token_scores_BK: Tensor,
+    extended_BKE: Tensor,
+    beam: int,
+) -> _Prefixes:
+    """Return the `beam` most probable of the prefixes that stay and those that are extended."""
+    (_, K, T), E = prefixes.tokens.shape, candidates_BE.shape[1]
+    extended = extended_BKE.flatten(1)
+    blank_scores = torch.cat((blank_scores_BK, torch.full_like(extended, -math.inf)), 1)  # (B, K + K · E)
+    token_scores = torch.cat((token_scores_BK, extended), 1)
+    chosen = torch.logaddexp(blank_scores, token_scores).topk(min(beam, blank_scores.shape[1]), 1).indices
     stays = chosen < K
-    origin = torch.where(stays, chosen, (chosen - K) // extensions)
-    token = new.gather(1, ((chosen - K) % extensions).clamp(min=0))
-    lengths = prefixes.lengths.gather(1, origin)
-    appended = (torch.arange(T, device=log_probs.device) == lengths[..., None]) & ~stays[..., None]
+    origin = torch.where(stays, chosen, (chosen - K) // E)
+    new_token = candidates_BE.gather(1, ((chosen - K) % E).clamp(min=0))
+    tokens, lengths = prefixes.tokens.gather(1, origin[..., None].expand(-1, -1, T)), prefixes.lengths.gather(1, origin)
+    appended = (torch.arange(T, device=tokens.device) == lengths[..., None]) & ~stays[..., None]
     return _Prefixes(
-        tokens=torch.where(appended, token[..., None], prefixes.tokens.gather(1, origin[..., None].expand(-1, -1, T))),
+        tokens=torch.where(appended, new_token[..., None], tokens),
         lengths=lengths + ~stays,
-        last=torch.where(stays, prefixes.last.gather(1, origin), token),
-        blank=blanks.gather(1, chosen),
-        token=tokens.gather(1, chosen),
+        last=torch.where(stays, prefixes.last.gather(1, origin), new_token),
+        log_prob_blank=blank_scores.gather(1, chosen),
+        log_prob_token=token_scores.gather(1, chosen),
     )
 
 
@@ -326,5 +362,5 @@ def _is_parent(prefixes: _Prefixes) -> Tensor:
     parent, child = prefixes.tokens[:, :, None], prefixes.tokens[:, None]
     length = prefixes.lengths[:, :, None]
     inside = torch.arange(prefixes.tokens.shape[2], device=length.device) < length[..., None]
-    reachable = (prefixes.total > -math.inf)[:, None]
+    reachable = (prefixes.log_prob > -math.inf)[:, None]
     return ((parent == child) | ~inside).all(-1) & (length + 1 == prefixes.lengths[:, None]) & reachable
