@@ -33,6 +33,15 @@ EPSILON = "layer_norm_epsilon"
 OPENNMT_START = "<s>"
 """Start of the decoder in OpenNMT, whose sources have no END."""
 MAX_VOCABULARY_BYTES = 2**27
+ENGINE_DEFAULTS: dict[str, Any] = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "add_source_bos": False,
+    "add_source_eos": False,
+    "decoder_start_token": "<s>",
+}
+"""Settings of the engine that config.json may omit."""
 
 
 class EngineModel(NamedTuple):
@@ -117,31 +126,43 @@ def read_engine(folder: Path, changes: Mapping[str, Any]) -> EngineModel:
 
 
 def _read_config(folder: Path, file: EngineFile) -> dict[str, Any]:
-    """Return the settings of the engine; before version 6, they are flags among the variables, which are removed."""
-    flags = {name: file.tensors.pop(name, None) for name in ("with_source_bos", "with_source_eos", "with_target_bos")}
-    values: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    values |= {"add_source_bos": False, "add_source_eos": False, "decoder_start_token": "<s>"}
-    if file.version >= 6:
-        values |= {key: value for key, value in read_json_object(folder / CONFIG).items() if key in {*values, EPSILON}}
-    else:
-        values |= {f"add_source_{name}": _is_set(flags[f"with_source_{name}"]) for name in ("bos", "eos")}
-        starts = flags["with_target_bos"] is None or _is_set(flags["with_target_bos"])
-        values["decoder_start_token"] = values["bos_token" if starts else "eos_token"]
-    where = folder / CONFIG
-    if values["decoder_start_token"] is None:
+    """Return the settings of the engine: of config.json or, before version 6, of flags among the variables."""
+    flags = _take_flags(file)
+    given = read_json_object(folder / CONFIG) if file.version >= 6 else _settings_of_flags(flags)
+    settings = ENGINE_DEFAULTS | {key: value for key, value in given.items() if key in {*ENGINE_DEFAULTS, EPSILON}}
+    _check_settings(settings, folder / CONFIG)
+    return settings
+
+
+def _take_flags(file: EngineFile) -> dict[str, torch.Tensor | None]:
+    """Remove the flags from the variables of the model, and return them; None for a missing one."""
+    return {name: file.tensors.pop(name, None) for name in ("with_source_bos", "with_source_eos", "with_target_bos")}
+
+
+def _settings_of_flags(flags: Mapping[str, torch.Tensor | None]) -> dict[str, Any]:
+    starts_with_bos = flags["with_target_bos"] is None or _is_set(flags["with_target_bos"])
+    return {
+        "add_source_bos": _is_set(flags["with_source_bos"]),
+        "add_source_eos": _is_set(flags["with_source_eos"]),
+        "decoder_start_token": ENGINE_DEFAULTS["bos_token" if starts_with_bos else "eos_token"],
+    }
+
+
+def _check_settings(settings: Mapping[str, Any], where: Path) -> None:
+    """Check the types of the settings, and that regard supports them."""
+    if settings["decoder_start_token"] is None:
         raise UserError(
             f"{where}: decoder_start_token is null: the model expects a target prefix, such as a language token, which "
             "regard does not support"
         )
     for key in ("bos_token", "eos_token", "unk_token", "decoder_start_token"):
-        if not isinstance(values[key], str):
-            raise UserError(f"{where}: {key} must be a token, not {values[key]!r}")
+        if not isinstance(settings[key], str):
+            raise UserError(f"{where}: {key} must be a token, not {settings[key]!r}")
     for key in ("add_source_bos", "add_source_eos"):
-        if not isinstance(values[key], bool):
-            raise UserError(f"{where}: {key} must be true or false, not {values[key]!r}")
-    if values["add_source_bos"]:
+        if not isinstance(settings[key], bool):
+            raise UserError(f"{where}: {key} must be true or false, not {settings[key]!r}")
+    if settings["add_source_bos"]:
         raise UserError(f"{where}: add_source_bos is true, but regard has no token before the source")
-    return values
 
 
 def _is_set(flag: torch.Tensor | None) -> bool:

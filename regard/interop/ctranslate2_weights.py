@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.errors import UserError
 from regard.interop.ctranslate2_file import EngineFile
+from regard.interop.infer_config import count_layers, shape_of
 from regard.interop.renaming import Block, Names, block_names, import_tensors
-from regard.interop.shapes import count_layers, shape_of
 from regard.layers import sinusoid
 from regard.models.transformer import TransformerConfig
 

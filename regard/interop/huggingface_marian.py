@@ -58,8 +58,8 @@ _NAMES: Names = {
     **block_names(r"encoder\.(\d+)\.", r"model.encoder.layers.\1.", _ENCODER_BLOCK),
     **block_names(r"decoder\.(\d+)\.", r"model.decoder.layers.\1.", _DECODER_BLOCK),
 }
-_SHARED, _OUTPUT, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
-_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+_SHARED_EMBEDDING, _OUTPUT, _BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
+_SOURCE_EMBEDDING, _TARGET_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 _FEATURES_LAST = re.compile(r"(qkv|inner)\.weight$|^(source|target)_embedding\.|^output$")
 _FEATURES_FIRST = re.compile(r"(out|outer)\.(weight|bias)$|norm\d?\.(weight|bias)$")
 """Parameters whose last or first dimension is the width of the residual stream."""
@@ -152,29 +152,31 @@ def read_marian(values: Mapping[str, Any], tensors: Mapping[str, Tensor], where:
 def to_marian(tensors: Mapping[str, Tensor], config: EncoderDecoderConfig) -> dict[str, Tensor]:
     """Convert a regard state dict to that of the transformers model."""
     kind = choose_kind(config)
-    folded = _fold_scale_and_bias(tensors, config)
+    converted = _fold_scale_and_bias(tensors, config)
     if config.positions == "sinusoidal":
         sines_then_cosines = torch.cat((torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)))
-        folded = _permute_features(folded, sines_then_cosines)
-    exported = export_tensors(folded, config.changed(qkv_bias=True), _NAMES)
-    source, target = exported.pop(_SOURCE), exported.pop(_TARGET)
+        converted = _permute_features(converted, sines_then_cosines)
+    # qkv_bias=True: the converted tensors have the biases of the projections, even if the model has none.
+    exported = export_tensors(converted, config.changed(qkv_bias=True), _NAMES)
+    source, target = exported.pop(_SOURCE_EMBEDDING), exported.pop(_TARGET_EMBEDDING)
     bias = exported.pop(_BIAS, torch.zeros(config.target_vocab))
-    exported[_BIAS] = bias[None]
+    exported[_BIAS] = bias[None]  # (1, V), as in transformers
     if config.tie == "all":
-        return exported | {_SHARED: source}
-    exported |= {_SOURCE: source, _TARGET: target}
+        return exported | {_SHARED_EMBEDDING: source}
+    exported |= {_SOURCE_EMBEDDING: source, _TARGET_EMBEDDING: target}
     exported.setdefault(_OUTPUT, target)
-    return exported if kind == "marian" else exported | {_SHARED: source}
+    # Marian models with an embedding for each side have no shared one; the others always have it.
+    return exported if kind == "marian" else exported | {_SHARED_EMBEDDING: source}
 
 
 def from_marian(tensors: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
     """Convert the weights of a transformers model to a regard state dict; `config` is that of `read_marian`."""
     where = "weights of transformers"
     given = dict(tensors)
-    for name in (_SOURCE, _TARGET):
-        if name not in given and _SHARED in given:
-            given[name] = given[_SHARED]
-    ignored = (_BIAS, _SHARED, _OUTPUT, r"model\.(en|de)coder\.embed_positions\.")
+    for name in (_SOURCE_EMBEDDING, _TARGET_EMBEDDING):
+        if name not in given and _SHARED_EMBEDDING in given:
+            given[name] = given[_SHARED_EMBEDDING]
+    ignored = (_BIAS, _SHARED_EMBEDDING, _OUTPUT, r"model\.(en|de)coder\.embed_positions\.")
     state_dict = import_tensors(given, config, _NAMES, where, ignored)
     is_tied = config.tie != "none" and _OUTPUT in given
     if is_tied and not torch.equal(given[_OUTPUT], state_dict["target_embedding.weight"]):

@@ -58,11 +58,31 @@ def load_in_transformers(path: Path, device: torch.device) -> Translator:
 
 
 def export_huggingface(translator: Translator, folder: Path, sources: Sequence[Tokens]) -> list[str]:
-    """Write and verify a folder that transformers loads as a translation model, with its tokenizer."""
+    """Write and verify a folder that transformers loads as a translation model, with its tokenizer.
+
+    Args:
+        translator: The model.
+        folder: An existing folder.
+        sources: Tokenised sources without END, with which the model and its tokenizer are verified.
+
+    Returns:
+        Lines that describe the model and its agreement with regard.
+    """
     built = build_huggingface(translator)
     with hide_progress_bars():
         built.save_pretrained(folder)
-    vocabularies, max_length = translator.vocabularies, built.config.max_position_embeddings
+    _save_tokenizers(translator, folder, built.config.max_position_embeddings)
+    with hide_progress_bars():
+        loaded = type(built).from_pretrained(folder)
+    agreement = compare(translator, TransformersGenerator(loaded), sources)
+    check_agreement(agreement, f"{type(built).__name__} of transformers")
+    _check_tokenizer(translator, folder, sources)
+    return [f"as {type(built).__name__}, {agreement}"]
+
+
+def _save_tokenizers(translator: Translator, folder: Path, max_length: int) -> None:
+    """Write the tokenizers of both sides and the languages of the model."""
+    vocabularies = translator.vocabularies
     source, target = vocabularies.source, vocabularies.target
     if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
         to_marian_tokenizer(source, target, folder, max_length)
@@ -73,12 +93,6 @@ def export_huggingface(translator: Translator, folder: Path, sources: Sequence[T
     if translator.languages != UNKNOWN_LANGUAGES:  # as in Marian models
         languages = dict(zip(("source_lang", "target_lang"), translator.languages, strict=True))
         write_json(folder / TOKENIZER_CONFIG, read_json_object(folder / TOKENIZER_CONFIG) | languages)
-    with hide_progress_bars():
-        loaded = type(built).from_pretrained(folder)
-    agreement = compare(translator, TransformersGenerator(loaded), sources)
-    check_agreement(agreement, f"{type(built).__name__} of transformers")
-    _check_tokenizer(translator, folder, sources)
-    return [f"as {type(built).__name__}, {agreement}"]
 
 
 @contextmanager

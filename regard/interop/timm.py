@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.interop.infer_config import count_layers, infer_vit, shape_of
 from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors
-from regard.interop.shapes import count_layers, infer_vit, shape_of
 from regard.models.swin import SwinConfig
 from regard.models.vit import ViTConfig
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from regard.config import Settings, unknown_key_message
 from regard.errors import UserError
 from regard.interop.graphs import GraphCall, GraphFormat, GraphSpec, without_gradients
+from regard.interop.infer_config import count_layers, shape_of
 from regard.interop.renaming import Block, Names, block_names, import_tensors
-from regard.interop.shapes import count_layers, shape_of
 from regard.models.transformer import TransformerConfig
 
 _IN_PROJ = "encoder.layers.0.self_attn.in_proj_weight"

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.interop.infer_config import infer_vit
 from regard.interop.renaming import Block, Names, block_names, export_tensors, import_tensors
-from regard.interop.shapes import infer_vit
 from regard.models.vit import ViTConfig
 
 _BLOCK: Block = {

@@ -84,7 +84,7 @@ async def embed(request: Request, body: schemas.ApiEmbedRequest, service: Servic
 async def classify(request: Request, service: ServiceDependency) -> schemas.ApiClassifyResponse:
     """Classify images, sent as files named `image` of a form, or as the body of the request."""
     fields, images = await read_images(request, schemas.ClassifyRequest)
-    service.check_request(request, fields.api_key)
+    service.check_request(request, fields.api_key)  # after reading, because the key is a field of the form
     request.state.log_fields.update(images=len(images), model=service.loggable(fields.model))
     if not 0 < len(images) <= service.limits.items:
         raise bad_request(f"Invalid request: {len(images)} images; send 1 to {service.limits.items} as image")
@@ -93,10 +93,13 @@ async def classify(request: Request, service: ServiceDependency) -> schemas.ApiC
     sizes = await service.measure_images(images)
     jobs = [Job("classify", image, options, size) for image, size in zip(images, sizes, strict=True)]
     rankings = await service.run(request, model, jobs)
-    classes = [[schemas.ApiClass(name=name, probability=share) for name, share in ranking] for ranking in rankings]
-    return schemas.ApiClassifyResponse(
-        model=model.name, images=[schemas.ApiImage(classes=ranking) for ranking in classes]
-    )
+    results = [
+        schemas.ApiImage(
+            classes=[schemas.ApiClass(name=name, probability=probability) for name, probability in ranking]
+        )
+        for ranking in rankings
+    ]
+    return schemas.ApiClassifyResponse(model=model.name, images=results)
 
 
 def _check_translation(service: Service, request: Request, body: schemas.ApiTranslateRequest) -> None:
