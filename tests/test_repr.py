@@ -82,7 +82,7 @@ def test_layouts_masks_positions_and_settings_are_one_line(value: object, expect
 
 
 def test_attention_states_width_heads_and_kind() -> None:
-    assert "64, heads=4, kind=Full(scale=None, path='auto')" in repr(regard.Attention(64, 4))
+    assert "64, heads=4, kind=Full(scale=None, implementation='auto')" in repr(regard.Attention(64, 4))
 
 
 def test_probed_records_state_shapes_instead_of_values() -> None:

@@ -48,16 +48,16 @@ def measure_linear(bench: Bench) -> None:
             title = f"{length}, {'causal' if causal else 'bidirectional'}"
             grad = torch.randn_like(inputs[0])
             exact = _compute_exact(inputs, grad, mask)
-            for path in ("chunked", "kernel"):
-                call = partial(Linear(WIDTH, path=path), mask=mask)  # type: ignore[arg-type]
+            for implementation in ("chunked", "kernel"):
+                call = partial(Linear(WIDTH, implementation=implementation), mask=mask)  # type: ignore[arg-type]
                 errors = partial(attention_errors, call, inputs, grad, exact)
-                bench.measure("linear", f"{title}, {path}", errors)
-                if path == "chunked":
-                    bench.time_gradients("linear", f"{title}, {path}", call, inputs)
+                bench.measure("linear", f"{title}, {implementation}", errors)
+                if implementation == "chunked":
+                    bench.time_gradients("linear", f"{title}, {implementation}", call, inputs)
                     continue
                 for programs in (256, 512, 1024):
                     with patch.object(linear_kernels, "MIN_PROGRAMS", programs):
-                        bench.time_gradients("linear", f"{title}, {path} {programs}", call, inputs)
+                        bench.time_gradients("linear", f"{title}, {implementation} {programs}", call, inputs)
             del exact
         tokens_first = [x.detach().transpose(1, 2).contiguous().requires_grad_() for x in inputs]
         library = LazyLibrary(flash_linear_attention, length)

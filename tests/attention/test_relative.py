@@ -31,7 +31,7 @@ def test_bias_is_added_to_the_scores_on_every_path() -> None:
     kind = random_kind((2, 3))
     q, k, v = torch.randn(3, 4, 2, 6, 8, generator=torch.Generator().manual_seed(1))
     mask = Mask(allowed=torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(2)) < 0.6)
-    expected = attend(q, k, v, mask, bias=kind.bias(), path="reference")
+    expected = attend(q, k, v, mask, bias=kind.bias(), implementation="reference")
     torch.testing.assert_close(kind(q, k, v, mask), expected)
     torch.testing.assert_close(kind(q.requires_grad_(), k, v, mask), expected)
     torch.testing.assert_close(kind.weights(q, k, mask) @ v, expected)
@@ -41,7 +41,7 @@ def test_gradient_of_the_bias_table_agrees_with_the_reference() -> None:
     q, k, v = torch.randn(3, 2, 2, 4, 8, generator=torch.Generator().manual_seed(1))
     kind = random_kind((2, 2))
     (fused,) = torch.autograd.grad(kind(q, k, v, Mask()).square().sum(), kind.table)
-    reference = attend(q, k, v, bias=kind.bias(), path="reference").square().sum()
+    reference = attend(q, k, v, bias=kind.bias(), implementation="reference").square().sum()
     torch.testing.assert_close(fused, torch.autograd.grad(reference, kind.table)[0])
     assert (fused != 0).all()
 

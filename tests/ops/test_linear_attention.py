@@ -32,9 +32,9 @@ def run(kind: Linear, mask: Mask, inputs: list[Tensor]) -> list[Tensor]:
 
 def compare(features: Features, mask: Mask, inputs: list[Tensor], tolerance: float) -> None:
     width = inputs[0].shape[-1]
-    got = run(Linear(width, features, scale=0.5, path="kernel"), mask, inputs)
+    got = run(Linear(width, features, scale=0.5, implementation="kernel"), mask, inputs)
     precise = [x.detach().double().requires_grad_() for x in inputs]
-    expected = run(Linear(width, features, scale=0.5, path="quadratic"), mask, precise)
+    expected = run(Linear(width, features, scale=0.5, implementation="quadratic"), mask, precise)
     for mine, theirs in zip(got, expected, strict=True):
         assert mine.shape == theirs.shape
         torch.testing.assert_close(mine.double(), theirs, atol=tolerance * max(1.0, theirs.abs().max().item()), rtol=0)
@@ -73,7 +73,7 @@ def test_head_widths_and_half_precision(width: int) -> None:
 
 def test_linear_attention_compiles_to_one_graph() -> None:
     inputs = tensors(70, 70)
-    kind = Linear(16, path="kernel")
+    kind = Linear(16, implementation="kernel")
     compiled = torch.compile(lambda q, k, v: kind(q, k, v, Mask(causal=True)), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*inputs), kind(*inputs, Mask(causal=True)))
     torch.library.opcheck(torch.ops.regard.linear_attention.default, (*inputs, None, True, True, 1.0))
@@ -84,28 +84,28 @@ def test_values_may_have_another_width_than_keys(width: int) -> None:
     q, k, _ = tensors(70, 70)
     v = torch.randn(2, H, 70, width, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     for mask in (Mask(), Mask(causal=True)):
-        context = Linear(16, path="kernel")(q, k, v, mask)
-        torch.testing.assert_close(context, Linear(16, path="quadratic")(q, k, v, mask), atol=2e-6, rtol=1e-5)
+        context = Linear(16, implementation="kernel")(q, k, v, mask)
+        torch.testing.assert_close(context, Linear(16, implementation="quadratic")(q, k, v, mask), atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("empty", [(0, 3, 3), (2, 0, 3), (2, 3, 0)], ids=["batch", "queries", "keys"])
 def test_inputs_may_be_empty(empty: tuple[int, int, int]) -> None:
     B, T, S = empty
     q, k, v = (torch.randn(B, H, n, 16, device=DEVICE) for n in (T, S, S))
-    context = Linear(16, path="kernel")(q, k, v, Mask())
+    context = Linear(16, implementation="kernel")(q, k, v, Mask())
     assert context.shape == (B, H, T, 16)
     assert not context.any()
 
 
 def test_unsupported_inputs_are_rejected() -> None:
-    message = "path='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 features"
+    message = "implementation='kernel' supports elu and plain features on a GPU for heads of 16, 32, 64 or 128 features"
     q, k, v = tensors(3, 5)
     with pytest.raises(ValueError, match=message):
-        Linear(16, "random", path="kernel")(q, k, v, Mask())
+        Linear(16, "random", implementation="kernel")(q, k, v, Mask())
     with pytest.raises(ValueError, match=message):
-        Linear(16, path="kernel")(q, k, v, Mask(causal=True))
+        Linear(16, implementation="kernel")(q, k, v, Mask(causal=True))
     with pytest.raises(ValueError, match=message):
-        Linear(8, path="kernel")(*tensors(3, 3, 8), Mask())
+        Linear(8, implementation="kernel")(*tensors(3, 3, 8), Mask())
 
 
 def test_keys_and_values_may_have_different_layouts_in_memory() -> None:
@@ -114,9 +114,11 @@ def test_keys_and_values_may_have_different_layouts_in_memory() -> None:
         torch.Tensor.contiguous,
         lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
     )  # head- or token-major
-    expected = run(Linear(16, path="quadratic"), Mask(causal=True), [q, k, v])
+    expected = run(Linear(16, implementation="quadratic"), Mask(causal=True), [q, k, v])
     for k_layout in layouts:
         for v_layout in layouts:
             inputs = [q, k_layout(k.detach()).requires_grad_(), v_layout(v.detach()).requires_grad_()]
-            for mine, theirs in zip(run(Linear(16, path="kernel"), Mask(causal=True), inputs), expected, strict=True):
+            for mine, theirs in zip(
+                run(Linear(16, implementation="kernel"), Mask(causal=True), inputs), expected, strict=True
+            ):
                 torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-5)
