@@ -111,11 +111,11 @@ class Attention(nn.Module):
                 raise ValueError("a cache is for self-attention; for cross-attention, project the source once instead")
             q_layer, kv_layer = self.q_and_kv_layers()
             if isinstance(source, KeyValues):
-                q, key_values = q_layer(self._merge_hypotheses(x, source)), source
+                x = self._merge_hypotheses(x, source)
             else:
-                q, key_values = q_layer(x), kv_layer(source)
+                source = kv_layer(source)
             rotary = {"positions": positions, "source_positions": source_positions}
-            context_BTW = self.cross_context(q, key_values, mask=mask, **rotary).reshape(B, T, self.width)
+            context_BTW = self.cross_context(q_layer(x), source, mask=mask, **rotary).reshape(B, T, self.width)
         y_BTW: Tensor = self.out(context_BTW)
         return self.projection_dropout(y_BTW) if self.training else y_BTW
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.multi_head import Attention, use_qkv_hook
-from regard.decoding.beam import BeamSearch
+from regard.decoding.beam import BeamSearch, needs_beam
 from regard.decoding.constraints import DecodingConstraints, DecodingRequest
 from regard.decoding.cpu_blocks import SingleStep, fuse_cpu_blocks
 from regard.decoding.generator import BATCH_TOKENS, collect_cross_attention
@@ -51,7 +51,7 @@ def search_tokens(
     batch = [request if isinstance(request, DecodingRequest) else DecodingRequest(request) for request in requests]
     if not batch:
         return []
-    beam_only = settings.coverage > 0 or trace or any(request.needs_beam for request in batch)
+    beam_only = settings.coverage > 0 or trace or any(map(needs_beam, batch))
     if settings.sampling and beam_only:
         raise UserError(f"required phrases and trees need a beam: omit {', '.join(SAMPLING)} and mbr")
     if beam_only or (settings.beam_width > 1 and not settings.sampling):
@@ -87,7 +87,7 @@ class AutoregressiveGenerator:
         if snapshots:
             raise UserError("snapshots need a non-autoregressive model; this model is autoregressive and has trees")
         assert isinstance(settings, SearchSettings)
-        if settings.mbr is not None and (trees or constraints.needs_beam):
+        if settings.mbr is not None and (trees or needs_beam(constraints)):
             raise UserError("required phrases and trees need a beam: omit mbr")
         if settings.sampling and constraints.terms is not None:
             raise UserError(f"a glossary needs a beam: omit {', '.join(SAMPLING)}")

@@ -4,7 +4,7 @@ Shapes: B undecided sentences, K hypotheses per sentence, V vocabulary, N candid
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from regard.decoding.constraints import Ints, TokenConstraints
+from regard.decoding.constraints import Ints
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import BeamNode, Bools, Doubles, TokenHypothesis
 
@@ -65,7 +65,7 @@ class BeamTrace:
         allowed: Tensor,
         cumulative: Doubles,
         tokens: Ints,
-        constraints: TokenConstraints,
+        find_reason: Callable[[int, Sequence[int], int, bool], str],
         missing: Bools | None,
     ) -> None:
         """Add the best continuations that constraints forbid.
@@ -75,7 +75,7 @@ class BeamTrace:
             allowed: Log-probabilities after the constraints.
             cumulative: Cumulative log-probabilities of the hypotheses, (B, K).
             tokens: Tokens of the hypotheses so far, (B, K, L).
-            constraints: The constraints.
+            find_reason: `TokenConstraints.reason`.
             missing: Which hypotheses lack a required phrase, (B, K); None if there are none.
         """
         (_, K, V), step = log_probs.shape, tokens.shape[2]
@@ -86,7 +86,7 @@ class BeamTrace:
             token = int(best[b, k, i])
             token_log_prob = float(log_probs[b, k, token])
             log_prob = float(cumulative[b, k]) + token_log_prob
-            reason = constraints.reason(b, tokens[b, k].tolist(), token, missing is not None and bool(missing[b, k]))
+            reason = find_reason(b, tokens[b, k].tolist(), token, missing is not None and bool(missing[b, k]))
             tree, parent, score = self.trees[b], self.nodes[b][k], log_prob / normaliser
             outcome = f"forbidden: {reason}"
             tree.append(BeamNode(len(tree), parent, step, token, token_log_prob, log_prob, score, outcome))

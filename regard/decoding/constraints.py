@@ -1,22 +1,16 @@
-"""A request for a translation, the tokens that its constraints allow, and progress in what they require.
+"""Requests for translations with their constraints, and the progress of hypotheses in what these require.
 
-Shapes: B sentences, K hypotheses per sentence, V vocabulary, L tokens so far.
+Shapes: B sentences, K hypotheses per sentence, N candidates per sentence, V vocabulary, L tokens so far.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-
-from regard.decoding.settings import SearchSettings
-from regard.errors import UserError
 
 Phrase = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
@@ -31,132 +25,12 @@ class DecodingConstraints:
     forbidden: tuple[PhraseAutomaton, ...] = ()
     terms: TermAutomaton | None = None
 
-    @property
-    def needs_beam(self) -> bool:
-        """Whether phrases are required, which only beam search supports."""
-        return bool(self.required) or self.terms is not None
-
 
 @dataclass(frozen=True)
 class DecodingRequest(DecodingConstraints):
     """A source sentence as tokens, and the constraints on its translation."""
 
     source: Sequence[int]
-
-
-@dataclass
-class TokenConstraints:
-    """Masks tokens that may not follow. `track_requirements` tracks what is required.
-
-    Attributes:
-        settings: Settings of the search.
-        eos: The END token.
-        max_lengths: Maximum number of tokens, END included, (B,).
-        prefixes: Prefix tokens, followed by -1, (B, longest prefix).
-        forbidden: For each forbidden phrase, the sentences that it applies to, (B,).
-    """
-
-    settings: SearchSettings
-    eos: int
-    max_lengths: Tensor
-    prefixes: Tensor
-    forbidden: dict[PhraseAutomaton, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._min_max_length = int(self.max_lengths.min()) if len(self.max_lengths) else 0
-
-    @classmethod
-    def of(
-        cls,
-        requests: Sequence[DecodingRequest],
-        settings: SearchSettings,
-        eos: int,
-        device: torch.device,
-        model_max_length: int | None = None,
-    ) -> Self:
-        """Build the constraints of a batch."""
-        longest = max(len(request.prefix) for request in requests)
-        limits = [max(settings.max_target_length(len(r.source)), len(r.prefix) + 1) for r in requests]
-        if model_max_length is not None:
-            if max(longest, settings.min_length) + 1 > model_max_length:
-                raise UserError(
-                    f"a prefix of {longest} tokens or min_length {settings.min_length} is too long: the model has "
-                    f"{model_max_length} learned positions"
-                )
-            limits = [min(limit, model_max_length) for limit in limits]
-        prefixes = [[*request.prefix, *[-1] * (longest - len(request.prefix))] for request in requests]
-        forbidden = {
-            phrase: torch.tensor([phrase in request.forbidden for request in requests], device=device)
-            for phrase in dict.fromkeys(phrase for request in requests for phrase in request.forbidden)
-        }
-        table = torch.tensor(prefixes, device=device, dtype=torch.long).view(len(requests), longest)
-        return cls(settings, eos, torch.tensor(limits, device=device), table, forbidden)
-
-    def select(self, sentences: Tensor) -> Self:
-        """Return the constraints of the given sentences."""
-        forbidden = {phrase: mask[sentences] for phrase, mask in self.forbidden.items()}
-        return type(self)(self.settings, self.eos, self.max_lengths[sentences], self.prefixes[sentences], forbidden)
-
-    def apply(self, log_probs: Tensor, tokens: Ints, must_continue: Tensor | None = None) -> Tensor:
-        """Return log-probabilities, (B, K, V), with -inf for tokens that may not follow.
-
-        Args:
-            log_probs: Log-probabilities of the next tokens. They are returned unchanged if no constraint is active.
-            tokens: Tokens of the hypotheses so far, (B, K, L).
-            must_continue: Hypotheses that must not end, because they lack a required phrase, (B, K).
-        """
-        step = tokens.shape[2]
-        allowed = log_probs
-        if step < self.settings.min_length:
-            must_continue = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
-        if must_continue is not None:
-            allowed = allowed.clone()
-            allowed[..., self.eos].masked_fill_(must_continue, -math.inf)
-        if self.forbidden or self.settings.no_repeat:
-            if self.settings.no_repeat and step >= self.settings.no_repeat:
-                allowed = self._forbid_repetition(allowed, torch.from_numpy(tokens).to(log_probs.device))
-            for phrase, sentences in self.forbidden.items():
-                completing = torch.from_numpy(phrase.completing(tokens)).to(log_probs.device)  # (B, K, V)
-                allowed = allowed.masked_fill(completing & sentences[:, None, None], -math.inf)
-            # If all tokens are forbidden, the hypothesis ends.
-            stuck = (allowed == -math.inf).all(-1, keepdim=True)
-            allowed = torch.where(stuck, self._only(log_probs, self.eos), allowed)
-        if step < self.prefixes.shape[1]:
-            forced = self.prefixes[:, step]
-            allowed = torch.where((forced >= 0)[:, None, None], self._only(log_probs, forced.clamp(min=0)), allowed)
-        if step + 1 >= self._min_max_length:
-            at_limit = self.max_lengths == step + 1
-            allowed = torch.where(at_limit[:, None, None], self._only(log_probs, self.eos), allowed)
-        return allowed
-
-    def reason(self, sentence: int, tokens: Sequence[int], token: int, phrase_missing: bool) -> str:
-        """Return the constraint that forbids `token` after `tokens`."""
-        step = len(tokens)
-        if int(self.max_lengths[sentence]) == step + 1:
-            return "only END is allowed at the maximum length"
-        if step < self.prefixes.shape[1] and int(self.prefixes[sentence, step]) >= 0:
-            return "the prefix has another token"
-        if token == self.eos:
-            return "a required phrase is missing" if phrase_missing else "it would end before min_length"
-        for phrase, sentences in self.forbidden.items():
-            if bool(sentences[sentence]) and phrase.completing(np.array(tokens, np.int64))[token]:
-                return "it would complete a forbidden phrase"
-        return "it would repeat an n-gram"
-
-    def _only(self, log_probs: Tensor, token: int | Tensor) -> Tensor:
-        """Return -inf except for one token: the same for all sentences, or one per sentence, (B,)."""
-        B, K, _ = log_probs.shape
-        index = torch.as_tensor(token, device=log_probs.device).expand(B)[:, None, None].expand(-1, K, 1)
-        return torch.full_like(log_probs, -math.inf).scatter(2, index, log_probs.gather(2, index))
-
-    def _forbid_repetition(self, log_probs: Tensor, history: Tensor) -> Tensor:
-        n = self.settings.no_repeat
-        ngrams = history.unfold(2, n, 1)  # (B, K, L - n + 1, n)
-        suffix = history[:, :, None, history.shape[2] - n + 1 :]
-        repeated = (ngrams[..., :-1] == suffix).all(-1)
-        banned = torch.zeros_like(log_probs, dtype=torch.int8)
-        banned.scatter_reduce_(2, ngrams[..., -1], repeated.to(torch.int8), "amax")
-        return log_probs.masked_fill(banned.bool(), -math.inf)
 
 
 class TermAutomaton(Protocol):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import build_hypotheses, raise_if_nan
-from regard.decoding.constraints import DecodingRequest, Ints, TokenConstraints
+from regard.decoding.beam import TokenConstraints, build_hypotheses, raise_if_nan
+from regard.decoding.constraints import DecodingRequest, Ints
 from regard.decoding.settings import SearchSettings
 from regard.decoding.stepper import Bools, Doubles, StateT, Stepper, TokenHypothesis
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.attention.kinds import Full
 from regard.attention.multi_head import Attention
+from regard.decoding.beam import needs_beam
 from regard.decoding.constraints import DecodingRequest
 from regard.decoding.settings import NATSettings, SearchSettings
 from regard.layers import Sinusoidal
@@ -110,7 +111,7 @@ def why_not_capture_search(
     models: Sequence[Transformer], requests: Sequence[DecodingRequest], settings: SearchSettings, trace: bool
 ) -> str | None:
     """Return the reason why a search cannot be captured, or None if it can."""
-    if any(request.prefix or request.needs_beam or request.forbidden for request in requests):
+    if any(request.prefix or needs_beam(request) or request.forbidden for request in requests):
         return "a request has a prefix, a required phrase or a forbidden phrase"
     for applies, reason in (
         (len(models) > 1, "an ensemble has several models"),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.decoding.beam import raise_if_nan
-from regard.decoding.constraints import DecodingRequest, TokenConstraints
+from regard.decoding.beam import TokenConstraints, raise_if_nan
+from regard.decoding.constraints import DecodingRequest
 from regard.decoding.cuda_graph.capture import SMALL_BATCH, Pool, grow_position_tables, padded_batch_size, padded_length
 from regard.decoding.cuda_graph.captured_step import CapturedStep, SearchShape
 from regard.decoding.settings import SearchSettings
