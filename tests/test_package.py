@@ -479,7 +479,7 @@ def test_docstrings_of_public_names_state_shapes(name: str) -> None:
 
 def test_missing_shapes_are_detected() -> None:
     found = {**methods_with_tensors("Attention"), **methods_with_tensors("attend")}
-    assert {"Attention.forward", "Attention.context", "attend"} <= found.keys()
+    assert {"Attention.forward", "Attention.self_context", "attend"} <= found.keys()
     for text in ("tokens, (B, T, W).", "(N,)", "(B, 3 · H · D)", "(..., 2)", "(2 max_length_offset + 1,)"):
         assert re.search(SHAPE, text)
     assert not re.search(SHAPE, "Return the features (of an image), (a; b, c) and (see (d), e.g. f).")

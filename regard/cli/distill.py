@@ -13,7 +13,7 @@ from regard.cli.shards import ShardOptions, add_shard_options, is_folder
 from regard.errors import UserError
 
 if TYPE_CHECKING:
-    from regard.pipelines.record_counts import RecordCount
+    from regard.cli.record_files import RecordCount
     from regard.training.distillation import Corpus, Distillation
 
 
@@ -46,10 +46,10 @@ def distill(
     device: options.Device = "auto",
 ) -> None:
     """Translate a corpus with a trained model or an ensemble: training data for a student, or back-translation."""
+    from regard.cli.record_files import AlignedRecordFiles
     from regard.evaluation.translation import fingerprint_model
     from regard.models.folder import find_model_folder
     from regard.ops.dispatch import choose_device
-    from regard.pipelines.translate_files import AlignedRecordFiles
     from regard.pipelines.translator import Translator
     from regard.training.distillation import Distillation, Provenance, format_pairs
     from regard.training.distillation import distill as distill_corpus
@@ -160,7 +160,7 @@ def _open_corpus(recipe: Path | None, overrides: Sequence[str], src: Path | None
 
 def _count_finished(paths: Sequence[Path], distillation: Distillation) -> list[RecordCount]:
     """Count the records of an interrupted command, which may have stopped before it created the second file."""
-    from regard.pipelines.record_counts import count_aligned
+    from regard.cli.record_files import count_aligned
 
     for path in paths:
         path.touch()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
@@ -18,10 +19,11 @@ from regard.errors import UserError
 from regard.files import read_raw_lines
 
 if TYPE_CHECKING:
+    from regard.cli.record_files import AlignedRecordFiles, RecordFile
+    from regard.data.text.glossary import Glossary as TermGlossary
     from regard.decoding.settings import DecodingSettings
-    from regard.pipelines.translate_files import AlignedRecordFiles, RecordFile
 
-Records = TypeVar("Records", "RecordFile", "AlignedRecordFiles")
+Records = TypeVar("Records", "AlignedRecordFiles", "RecordFile | StandardOutput")
 
 
 Run = Annotated[Path, typer.Argument(help="model folder, or training run that contains one")]
@@ -199,12 +201,42 @@ def read_input(source: Path | None, key: str | None) -> tuple[Iterator[str], int
     A file is read once in advance to count the lines, so that an unreadable line is reported before hours of work.
     """
     from regard.data.text.readers import read_stream
-    from regard.pipelines.translate_files import read_texts
 
     if source is None:
         return read_stream(read_raw_lines(sys.stdin.buffer, "standard input"), "standard input"), None
     total = sum(1 for _ in read_texts(source, key)) if source.is_file() else None  # a pipe can be read only once
     return read_texts(source, key), total
+
+
+def read_texts(path: Path, key: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file, the values of a key of a .jsonl or .parquet file, or a column of a .tsv file.
+
+    The default key is "source". Columns are counted from 0, which is the default. Lines of a .jsonl file may have a
+    glossary; see `glossary_of_line`.
+    """
+    from regard.data.text.readers import format_suffix, read_lines, read_parquet, read_tsv
+
+    suffix = format_suffix(path)
+    if suffix == ".jsonl":
+        from regard.data.text.glossary import read_texts_with_glossaries
+
+        return read_texts_with_glossaries(path, key or "source")
+    if suffix == ".parquet":
+        key = "source" if key is None else key
+        return (pair.source for pair in read_parquet(path, key, key))
+    if suffix == ".tsv":
+        if key is not None and not key.isdecimal():
+            raise UserError(f"{path}: --key {key} is not a column of a .tsv file; columns are counted from 0")
+        column = int(key or 0)
+        return (pair.source for pair in read_tsv(path, column, column))
+    if key is not None:
+        raise UserError(f"{path}: only .jsonl and .parquet files have keys, and .tsv files columns; omit --key")
+    return read_lines(path)
+
+
+def glossary_of_line(line: str) -> TermGlossary | None:
+    """Return the glossary of a line that `read_texts` has read; None if it has none."""
+    return getattr(line, "glossary", None)
 
 
 def check_output(output: Path, resume: bool, inputs: Iterable[Path | None]) -> None:
@@ -255,6 +287,44 @@ def choose_pair_files(out: Path | None, out_src: Path | None, out_tgt: Path | No
                 raise UserError(f"{path}: a file with this suffix holds both sides; give a .tsv or .jsonl as --out")
         return [out_src, out_tgt]
     raise UserError(f"{command} needs either --out, a .tsv or .jsonl file, or both --out-src and --out-tgt")
+
+
+class StandardOutput:
+    """Writes records to standard output, as `RecordFile` does to a file."""
+
+    def __init__(self, interruptions: Interruptions | None = None) -> None:
+        self.count, self._interruptions = 0, interruptions
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def append(self, record: str) -> None:
+        """Write one record."""
+        try:
+            with nullcontext() if self._interruptions is None else self._interruptions.defer():
+                sys.stdout.buffer.write(record.encode("utf-8"))
+                sys.stdout.buffer.flush()
+                self.count += 1
+        except BrokenPipeError:  # the reader has closed the pipe; the command line exits silently
+            raise
+        except OSError as error:
+            _close_standard_output()
+            raise UserError(f"standard output: cannot be written ({error.strerror})") from None
+
+    def explain_interruption(self) -> str:
+        """Return one sentence on how much is complete."""
+        return f"interrupted after {self.count} lines"
+
+
+def _close_standard_output() -> None:
+    """Discard buffered output: at exit, Python would try to write it again and print another error."""
+    with suppress(OSError, ValueError):  # a replacement of sys.stdout may have no file descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 @contextmanager

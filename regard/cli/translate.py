@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli import options
+from regard.cli.record_files import SEPARATOR, Form, RecordCount, RecordFile, count_lines, count_records
 from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.data.text.sentences import LengthWarnings
 from regard.errors import UserError
 from regard.files import open_regular
 
 if TYPE_CHECKING:
+    from regard.console import Interruptions
     from regard.data.text.glossary import Glossary
     from regard.decoding.settings import DecodingSettings
     from regard.pipelines.constraints import Constraints
-    from regard.pipelines.record_counts import Form, RecordCount
+    from regard.pipelines.hypothesis import Hypothesis
     from regard.pipelines.review import ReviewFile
     from regard.pipelines.translator import Translator
 
@@ -176,10 +180,28 @@ class Files:
         """Return what `count` finds in an output that is continued; None for a new output."""
         return count(self.output) if self.resume and self.output and self.output.exists() else None
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether to show the progress: on a terminal, the translations themselves show it."""
-        return not self.texts and not (self.output is None and sys.stdout.isatty())
+    @contextmanager
+    def open_output(
+        self, total: int | None, finished: RecordCount | None
+    ) -> Iterator[tuple[RecordFile | options.StandardOutput, Callable[[int], object]]]:
+        """Open the output; return it and a function that shows how many more lines are translated.
+
+        Texts given as arguments are translated in a moment: for them, standard output needs neither a display of the
+        progress nor a message on interruption.
+        """
+        if self.texts and self.output is None:
+            yield options.StandardOutput(), lambda lines: None
+            return
+
+        def open_records(interruptions: Interruptions) -> RecordFile | options.StandardOutput:
+            if self.output is None:
+                return options.StandardOutput(interruptions)
+            return RecordFile(self.output, interruptions, finished)
+
+        # On a terminal, the translations themselves show the progress.
+        shown = not self.texts and not (self.output is None and sys.stdout.isatty())
+        with options.open_output(open_records, total, shown) as (records, progress):
+            yield records, progress.advance
 
 
 @dataclass(frozen=True)
@@ -287,16 +309,6 @@ def _translate_lines(
     reject: float | None,
 ) -> None:
     """Write the record of every text, and print warnings."""
-    from regard.data.text.languages import warn_of_other_language
-    from regard.pipelines.record_counts import count_records
-    from regard.pipelines.translate_files import (
-        RecordFile,
-        TranslationCounts,
-        format_record,
-        glossary_of_line,
-        translate_items,
-    )
-
     files.check()
     finished = files.count_finished(lambda output: count_records(output, form, settings.n_best))
     lines, total = files.read()
@@ -306,25 +318,24 @@ def _translate_lines(
         from regard.pipelines.translation_memory import MemoryFile
 
         new_memory = MemoryFile(files.output_memory, translator.languages)
-    lines = warn_of_other_language(lines, translator.languages[0], "line")
+    if not files.texts:
+        from regard.data.text.languages import warn_of_other_language
+
+        lines = warn_of_other_language(lines, translator.languages[0], "line")
     counts = TranslationCounts()
     review = None if reject is None else _open_review(translator, files.output, reject, finished)
     with (
         nullcontext() if review is None else review,
         nullcontext() if new_memory is None else new_memory,
-        options.open_output(lambda stop: RecordFile(files.output, stop, finished), total, files.shows_progress) as (
-            records,
-            progress,
-        ),
+        files.open_output(total, finished) as (records, on_progress),
     ):
-        translated = translate_items(
-            translator,
+        translated = translator.stream_items(
             ((line, line) for line in lines),
             settings,
             constraints,
             done=records.count,
-            on_progress=progress.advance,
-            glossary_of=glossary_of_line,
+            on_progress=on_progress,
+            glossary_of=options.glossary_of_line,
             split=split,
             alignments=alignments,
             confidence=review is not None or (form == "json" and translator.quality.is_calibrated),
@@ -352,6 +363,92 @@ def _translate_lines(
     if counts.kept_terms < counts.terms:
         lost = counts.terms - counts.kept_terms
         typer.echo(f"regard: {lost} of {counts.terms} terms of the glossary are not in the translations", err=True)
+
+
+@dataclass
+class TranslationCounts:
+    """Numbers of records, translations, violated constraints, and terms in the best translations; long lines."""
+
+    records: int = 0
+    translations: int = 0
+    violations: int = 0
+    terms: int = 0
+    kept_terms: int = 0
+    lengths: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
+
+    def add(self, number: int, hypotheses: Sequence[Hypothesis]) -> None:
+        """Count the n best translations of a line."""
+        best = hypotheses[0]
+        self.records += 1
+        self.lengths.add(number, best.warning)
+        self.translations += len(hypotheses)
+        self.terms += len(best.terms)
+        self.kept_terms += sum(use.kept for use in best.terms)
+        self.violations += sum(not all(hypothesis.phrases.values()) for hypothesis in hypotheses)
+
+
+def format_record(
+    form: Form, number: int, source: str, hypotheses: Sequence[Hypothesis], needs_review: bool | None = None
+) -> str:
+    """Return the record of a line, including line breaks.
+
+    "text" is the best translation; "n-best" has a line "number ||| text ||| score" for each translation; "json" is an
+    object with the best translation, and the n best translations of each sentence with their scores and subwords; it
+    also contains `needs_review` unless that is None. Except in JSON, line breaks in a translation become spaces.
+    """
+    if form == "text":
+        return f"{join_lines(hypotheses[0].text)}\n"
+    if form == "n-best":
+        fields = ((str(number), join_lines(one.text), f"{one.score:.6f}") for one in hypotheses)
+        return "".join(f"{SEPARATOR.join(row)}\n" for row in fields)
+    n_best_lists = zip(*(hypothesis.sentences for hypothesis in hypotheses), strict=True) if source.strip() else ()
+    sentences = [_sentence_to_json(n_best) for n_best in n_best_lists]
+    best = hypotheses[0]
+    record: dict[str, Any] = {"source": source, "text": best.text}
+    record |= {} if best.confidence is None else {"confidence": best.confidence}
+    record |= {} if best.flags is None else {"flags": best.flags}
+    record |= {} if needs_review is None else {"needs_review": needs_review}
+    record["sentences"] = sentences
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _sentence_to_json(n_best: Sequence[Hypothesis]) -> dict[str, Any]:
+    best = n_best[0]
+    values: dict[str, Any] = {"source": best.source}
+    if best.alignment is not None:
+        values["source_subwords"] = best.source_subwords
+    values["hypotheses"] = [
+        _to_json(hypothesis) for rank, hypothesis in enumerate(n_best) if not rank or hypothesis is not n_best[rank - 1]
+    ]
+    if best.memory:
+        values["memory"] = [match.as_dict() for match in best.memory]
+    return values if best.warning is None else values | {"warning": best.warning}
+
+
+def _to_json(hypothesis: Hypothesis) -> dict[str, Any]:
+    values = {
+        "text": hypothesis.text,
+        "score": round(hypothesis.score, 6),
+        "subwords": hypothesis.subwords,
+        "token_log_probs": [round(value, 6) for value in hypothesis.token_log_probs],
+    }
+    if hypothesis.alignment is not None:
+        values["alignment"] = [[round(weight, 4) for weight in row] for row in hypothesis.alignment]
+    if hypothesis.phrases:
+        values["phrases"] = hypothesis.phrases
+    if hypothesis.terms:
+        values["terms"] = [use.as_dict() for use in hypothesis.terms]
+    if hypothesis.confidence is not None:
+        values["confidence"] = hypothesis.confidence
+        values["token_confidences"] = hypothesis.token_confidences
+    if hypothesis.flags is not None:
+        values["flags"] = hypothesis.flags
+    return values
+
+
+def join_lines(text: str) -> str:
+    """Replace line breaks with spaces."""
+    return text.replace("\n", " ").replace("\r", " ")
 
 
 def _translate_document(
@@ -391,8 +488,6 @@ def _translate_document(
 
 def translate_on_server(url: str, files: Files, languages: tuple[str | None, str | None]) -> None:
     """Write the server's translation of every line. The API key, if any, is read from the environment."""
-    from regard.pipelines.record_counts import count_lines
-    from regard.pipelines.translate_files import RecordFile, join_lines
     from regard.serving.client import Client
 
     files.check()
@@ -400,16 +495,13 @@ def translate_on_server(url: str, files: Files, languages: tuple[str | None, str
     client = Client(url, os.environ.get(API_KEY))
     source, target = client.choose_languages(*languages)
     finished = files.count_finished(count_lines)
-    with options.open_output(lambda stop: RecordFile(files.output, stop, finished), total, files.shows_progress) as (
-        records,
-        progress,
-    ):
+    with files.open_output(total, finished) as (records, on_progress):
         remaining = iter(lines)
         if len(list(islice(remaining, records.count))) < records.count:
             raise UserError(f"{files.output} has more lines than the input, so it belongs to another input")
         for translation in client.translate(remaining, source, target):
             records.append(f"{join_lines(translation)}\n")
-            progress.advance(1)
+            on_progress(1)
 
 
 def _checksum(path: Path | None) -> str | None:

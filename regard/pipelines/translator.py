@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -303,10 +303,46 @@ class Translator(SentenceTranslator):
 
         Further keywords are those of `hypotheses`.
         """
-        lines = iter(lines)
-        while window := list(islice(lines, WINDOW)):
-            yield from self.hypotheses(window, settings, first=first, **options)
-            first += len(window)
+        for number, window in windows(lines, first):
+            yield from self.hypotheses(window, settings, first=number, **options)
+
+    def stream_items(
+        self,
+        items: Iterable[tuple[ItemT, str]],
+        settings: DecodingSettings,
+        constraints: Constraints | None = None,
+        *,
+        done: int = 0,
+        on_progress: Callable[[int], object] | None = None,
+        glossary_of: Callable[[ItemT], Glossary | None] | None = None,
+        **options: bool,
+    ) -> Iterator[tuple[int, ItemT, list[Hypothesis]]]:
+        """Translate items in order, like `stream`, and yield the number of each, the item and its hypotheses.
+
+        Args:
+            items: Items, such as source lines, each with its text.
+            settings: Settings of the search.
+            constraints: Required and forbidden text.
+            done: Number of items whose results exist already and are not yielded again. A window of which some items
+                are done is translated again from its start: the last digits of a score depend on the batch, and so the
+                results do not depend on interruptions.
+            on_progress: Called with the number of new results after each window.
+            glossary_of: Returns the glossary of an item, or None for that of the translator.
+            options: Arguments of `hypotheses`, such as `split` and `alignments`.
+        """
+        items, window_start = _skip_windows(items, done)
+        for first, window in windows(items, window_start + 1):
+            glossaries = None if glossary_of is None else [glossary_of(item) for item, _ in window]
+            texts = [text for _, text in window]
+            results = self.hypotheses(
+                texts, settings, constraints=constraints, first=first, glossary=None, glossaries=glossaries, **options
+            )
+            numbered = enumerate(zip(window, results, strict=True), first)
+            new = [(number, item, hypotheses) for number, ((item, _), hypotheses) in numbered if number > done]
+            yield from new
+            if on_progress is not None:
+                on_progress(len(new))
+            del new, results  # to free memory before the next window is translated
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str], pool: Literal["mean", "none"] = "mean", first: int = 1) -> list[Tensor]:
@@ -341,6 +377,31 @@ class Translator(SentenceTranslator):
 
             self._quality = QualityEstimator(self._folder, self.languages[0])
         return self._quality
+
+
+def windows(items: Iterable[ItemT], first: int = 1) -> Iterator[tuple[int, list[ItemT]]]:
+    """Yield at most `WINDOW` items at a time, with the number of the first of them."""
+    items = iter(items)
+    while window := list(islice(items, WINDOW)):
+        yield first, window
+        first += len(window)
+
+
+def _skip_windows(items: Iterable[ItemT], done: int) -> tuple[Iterator[ItemT], int]:
+    """Return the items from the start of the window that contains the next item, and the number of items before."""
+    items = iter(items)
+    start = done - done % WINDOW
+    skipped = sum(1 for _ in islice(items, start))
+    window = list(islice(items, done - start))
+    if skipped + len(window) < done:
+        raise UserError(
+            f"the output has the translations of {done} lines, but the input has only {skipped + len(window)}; "
+            f"they do not belong together"
+        )
+    following = list(islice(items, 1))
+    if not following:  # everything is translated already
+        return iter(()), start
+    return chain(window, following, items), start
 
 
 def to_glossary(terms: GlossaryLike | None) -> Glossary | None:

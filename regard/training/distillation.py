@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +25,7 @@ from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest
 from regard.files import read_json, sha256_of
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.translate_files import translate_items
-from regard.pipelines.translator import WINDOW, Translator
+from regard.pipelines.translator import Translator, windows
 from regard.training.checkpoint import replace_text
 from regard.training.run_folder import show_value
 
@@ -102,7 +100,7 @@ def distill(
 
     lines = _select_lines(corpus.read(), teacher, settings.longest, counts)
     # The student learns to translate lines, so that lines are not split into sentences.
-    translated = translate_items(teacher, lines, settings.search, split=False, done=done, on_progress=progress)
+    translated = teacher.stream_items(lines, settings.search, split=False, done=done, on_progress=progress)
     for number, pair, found in translated:
         counts.unusual.add(number, found[0].warning)
         pairs = [Pair(pair.source, choose(pair, found))]
@@ -118,8 +116,7 @@ def _select_lines(
     """Yield every line with the text to translate, which is empty for blank and overlong lines, and count these."""
     limit = teacher.max_source_tokens
     longest = longest if limit is None else min(longest, limit + 1)
-    pairs = iter(pairs)
-    while window := list(islice(pairs, WINDOW)):
+    for _, window in windows(pairs):
         encoded = teacher.vocabularies.source.encode_batch([pair.source for pair in window])
         for pair, tokens in zip(window, encoded, strict=True):
             long = len(tokens) + 1 > longest

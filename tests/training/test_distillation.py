@@ -19,8 +19,7 @@ from regard.console import LineProgress
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.readers import Pair, read_parallel
 from regard.evaluation.metrics import choose_closest, chrf
-from regard.pipelines import translate_files as files
-from regard.training import distillation
+from regard.pipelines import translator
 from regard.training.distillation import Corpus, Distillation, distill
 from tests.conftest import SMALL, Command, settings_of
 from tests.forks import Forked
@@ -32,8 +31,7 @@ LONG = "I love apples and books " * 30
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (files, distillation):
-        monkeypatch.setattr(module, "WINDOW", 8)
+    monkeypatch.setattr(translator, "WINDOW", 8)
 
 
 @pytest.fixture

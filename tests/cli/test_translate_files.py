@@ -14,19 +14,12 @@ from pathlib import Path
 import pytest
 
 from regard import Constraints, SearchSettings, Translator, UserError
+from regard.cli.options import StandardOutput, read_texts
+from regard.cli.record_files import AlignedRecordFiles, RecordFile, count_aligned, count_lines, count_records
+from regard.cli.translate import TranslationCounts, format_record
 from regard.console import Interrupted, Interruptions
-from regard.pipelines import translate_files as files
 from regard.pipelines import translator
 from regard.pipelines.hypothesis import Hypothesis
-from regard.pipelines.record_counts import count_aligned, count_lines, count_records
-from regard.pipelines.translate_files import (
-    AlignedRecordFiles,
-    RecordFile,
-    TranslationCounts,
-    format_record,
-    read_texts,
-    translate_items,
-)
 from tests.conftest import Command
 from tests.forks import Forked
 
@@ -37,7 +30,7 @@ LINES = 50
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> int:
     """Use windows of a few lines, so that a short file has several."""
-    monkeypatch.setattr(files, "WINDOW", 8)
+    monkeypatch.setattr(translator, "WINDOW", 8)
     return 8
 
 
@@ -173,7 +166,7 @@ def test_at_most_one_window_of_lines_is_read_ahead(loaded: Translator, small_win
             read += 1
             yield read, line
 
-    for number, item, hypotheses in translate_items(loaded, lines(), SearchSettings(beam=1, max_length=3)):
+    for number, item, hypotheses in loaded.stream_items(lines(), SearchSettings(beam=1, max_length=3)):
         furthest = max(furthest, read - written)
         written += 1
         assert (number, item, len(hypotheses)) == (written, written, 1)
@@ -185,7 +178,7 @@ def test_progress_is_reported_after_each_window(loaded: Translator, small_window
     for done, expected in ((0, [8, 8, 3]), (5, [3, 8, 3]), (8, [8, 3]), (19, [])):
         progress: list[int] = []
         settings = SearchSettings(beam=1, max_length=3)
-        list(translate_items(loaded, [("", "I")] * 19, settings, done=done, on_progress=progress.append))
+        list(loaded.stream_items([("", "I")] * 19, settings, done=done, on_progress=progress.append))
         assert progress == expected
 
 
@@ -193,7 +186,7 @@ def test_errors_name_the_line_in_later_windows(loaded: Translator, small_windows
     lines = [("", "I")] * 20 + [("", "\ud800")]
     for done in (0, 9, 20):
         with pytest.raises(UserError, match="sentence 21"):
-            list(translate_items(loaded, lines, SearchSettings(beam=1, max_length=3), done=done))
+            list(loaded.stream_items(lines, SearchSettings(beam=1, max_length=3), done=done))
 
 
 # Resume
@@ -412,7 +405,7 @@ def test_counts_include_violated_constraints(loaded: Translator) -> None:
     counts = TranslationCounts()
     short = SearchSettings(beam=2, max_length=1)  # room for END only
     items = [("", "I love apples"), ("", "")]
-    for number, _, hypotheses in translate_items(loaded, items, short, Constraints(required=("你",))):
+    for number, _, hypotheses in loaded.stream_items(items, short, Constraints(required=("你",))):
         counts.add(number, hypotheses)
     assert (counts.records, counts.translations, counts.violations) == (2, 2, 1)
 
@@ -474,7 +467,7 @@ def test_incomplete_record_is_removed_after_an_error(tmp_path: Path) -> None:
 
 
 def test_output_that_cannot_be_resumed_is_not_advised_to(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    for path in (None, Path("/dev/null")):
-        with RecordFile(path, Interruptions()) as output:
+    for records in (StandardOutput(Interruptions()), RecordFile(Path("/dev/null"), Interruptions())):
+        with records as output:
             output.append("complete\n")
         assert output.explain_interruption() == "interrupted after 1 lines"
