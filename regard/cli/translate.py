@@ -318,7 +318,7 @@ def _translate_lines(
         from regard.pipelines.translation_memory import MemoryFile
 
         new_memory = MemoryFile(files.output_memory, translator.languages)
-    if not files.texts:
+    if not files.texts:  # the user sees the texts that are given as arguments
         from regard.data.text.languages import warn_of_other_language
 
         lines = warn_of_other_language(lines, translator.languages[0], "line")
