@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
         "data": "files threads errors config",
         "decoding": "models layers attention ops masks errors config",
         "inspection": "models layers attention masks files errors",
-        "pipelines": "decoding data models attention ops masks files console errors config",
+        "pipelines": "decoding data models attention ops masks files errors config",
         "evaluation": "pipelines inspection decoding data models layers attention masks files errors config",
         "interop": "pipelines decoding data models layers attention masks files errors config",
         "training": "interop evaluation pipelines inspection decoding data models layers attention ops masks registry "
