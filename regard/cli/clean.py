@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from regard.cli import options
-from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.cli.shards import is_folder
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ DETECTION_PAIRS = 1000
 """Pairs whose script is examined if the languages are not known otherwise."""
 
 
-@add_shard_options
+@options.add_shard_options
 def clean(
     src: Annotated[Path, typer.Option(help="source sentences; or .tsv, .jsonl, .parquet or a folder of such files")],
-    shards: ShardOptions,
+    shards: options.ShardOptions,
     tgt: Annotated[Path | None, typer.Option(help="target sentences, line by line as in --src")] = None,
     out: Annotated[
         Path | None, typer.Option(help="new .tsv or .jsonl file for both sides; for shards, a folder")
@@ -114,7 +114,7 @@ def _clean_shards(
     models: Sequence[Path | None],
     device: str,
     reports: Sequence[Path],
-    shards: ShardOptions,
+    shards: options.ShardOptions,
 ) -> None:
     """Keep the good rows of a folder of shards."""
     from regard.cli.shards import checksum, fingerprints, open_run, run_job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regard.cli import options
-from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.cli.shards import is_folder
 from regard.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from regard.training.distillation import Corpus, Distillation
 
 
-@add_shard_options
+@options.add_shard_options
 @options.add_search_options()
 def distill(
     teacher: options.Run,
     search_options: options.SearchOptions,
-    shards: ShardOptions,
+    shards: options.ShardOptions,
     src: Annotated[
         Path | None, typer.Option(help="text to translate: lines, .tsv, .jsonl, .parquet, or a folder")
     ] = None,
@@ -114,7 +114,7 @@ def distill(
 
 
 def _distill_shards(
-    runs: Sequence[Path], src: Path, out: Path, distillation: Distillation, shards: ShardOptions, device: str
+    runs: Sequence[Path], src: Path, out: Path, distillation: Distillation, shards: options.ShardOptions, device: str
 ) -> None:
     """Replace the sources and targets of a folder of shards."""
     from regard.cli.shards import fingerprints, open_run, run_job

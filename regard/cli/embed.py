@@ -7,8 +7,19 @@ from typing import Annotated
 import typer
 
 from regard.cli.classify import FileCounter, image_arguments
-from regard.cli.options import Device, Images, Input, Key, Run, check_file_name, read_input, reject_options
-from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.cli.options import (
+    Device,
+    Images,
+    Input,
+    Key,
+    Run,
+    ShardOptions,
+    add_shard_options,
+    check_file_name,
+    read_input,
+    reject_options,
+)
+from regard.cli.shards import is_folder
 from regard.console import LineProgress
 from regard.errors import UserError
 

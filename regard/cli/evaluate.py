@@ -15,12 +15,14 @@ from regard.cli.options import (
     Device,
     FromLanguage,
     SearchOptions,
+    ShardOptions,
     ToLanguage,
     add_search_options,
+    add_shard_options,
     check_file_name,
     reject_options,
 )
-from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.cli.shards import is_folder
 from regard.console import LineProgress
 from regard.errors import UserError, prefix_errors
 from regard.files import replace_text_file

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from regard.cli.record_files import AlignedRecordFiles, RecordFile
     from regard.data.text.glossary import Glossary as TermGlossary
     from regard.decoding.settings import DecodingSettings
+    from regard.pipelines.executors import Executor
 
+Command = Callable[..., None]
 Records = TypeVar("Records", "AlignedRecordFiles", "RecordFile | StandardOutput")
 
 
@@ -95,6 +97,19 @@ SEARCH_OPTIONS: dict[str, Any] = {
     ],
     "search": SearchOverrides,
 }
+SHARD_OPTIONS: dict[str, Any] = {
+    "on": Annotated[
+        str | None,
+        typer.Option("--on", metavar="ray[://HOST:PORT]", help="folders of shards: run on a Ray cluster"),
+    ],
+    "workers": Annotated[
+        int | None,
+        typer.Option(min=1, help="folders of shards: processes with a model; by default one per GPU, or per core"),
+    ],
+    "threads": Annotated[
+        int | None, typer.Option(min=1, help="folders of shards: CPU threads of each worker, by default 1")
+    ],
+}
 SHORT_SEARCH = {"mbr": "mbr=chrf"}
 """Arguments of --search that need no value."""
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "seed")
@@ -121,25 +136,65 @@ class SearchOptions:
         return parse_settings(settings_type, values, "options")
 
 
-def add_search_options(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+@dataclass(frozen=True)
+class ShardOptions:
+    """Values of the options of one command line."""
+
+    on: str | None
+    workers: int | None
+    threads: int | None
+
+    def reject(self) -> None:
+        """Reject the options for input that is not a folder of shards."""
+        for name, value in (("--on", self.on), ("--workers", self.workers), ("--threads", self.threads)):
+            if value is not None:
+                raise UserError(f"{name} {value}: is for folders of .jsonl or .parquet shards; give a folder as input")
+
+    def executor(self, device: str = "cpu") -> Executor:
+        """Return the executor; workers use GPUs if there are any and the device is not cpu."""
+        if self.on is not None:
+            from regard.pipelines.ray_executor import RayExecutor
+
+            return RayExecutor(self.on, self.workers, self.threads, False if device == "cpu" else None)
+        import torch
+
+        from regard.pipelines.executors import LocalExecutor
+        from regard.threads import available_cpus
+
+        gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+        threads = self.threads or 1
+        workers = self.workers or gpus or max(1, available_cpus() // threads)
+        return LocalExecutor(workers, threads, gpus)
+
+
+def add_search_options(*excluded: str) -> Callable[[Command], Command]:
     """Decorate a command: replace its parameter `search_options`, a `SearchOptions`, with the options themselves."""
     options = {name: option for name, option in SEARCH_OPTIONS.items() if name not in excluded}
+    return replace_parameter("search_options", options, lambda search, **flags: SearchOptions(flags, search))
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+
+def add_shard_options(command: Command) -> Command:
+    """Decorate a command: replace its parameter `shards`, a `ShardOptions`, with the options themselves."""
+    return replace_parameter("shards", SHARD_OPTIONS, ShardOptions)(command)
+
+
+def replace_parameter(
+    name: str, options: Mapping[str, Any], collect: Callable[..., object]
+) -> Callable[[Command], Command]:
+    """Return a decorator of commands that replaces a parameter with options, of which `collect` makes its value."""
+
+    def decorate(command: Command) -> Command:
         @wraps(command)
-        def with_search_options(**values: Any) -> None:
-            flags = {name: values.pop(name) for name in options}
-            overrides = flags.pop("search")
-            command(**values, search_options=SearchOptions(flags, overrides))
+        def with_options(**values: Any) -> None:
+            given = {option: values.pop(option) for option in options}
+            command(**values, **{name: collect(**given)})
 
-        return add_options(with_search_options, command, options, replaced="search_options")
+        return add_options(with_options, command, options, replaced=name)
 
     return decorate
 
 
-def add_options(
-    wrapper: Callable[..., None], command: Callable[..., None], options: Mapping[str, Any], replaced: str = ""
-) -> Callable[..., None]:
+def add_options(wrapper: Command, command: Command, options: Mapping[str, Any], replaced: str = "") -> Command:
     """Give the wrapper of a command its parameters, except the replaced one, and the options."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [

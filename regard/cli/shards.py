@@ -1,80 +1,22 @@
-"""Commands over folders of shards: their options, where they run, and their progress."""
+"""Commands over folders of shards: their folders, and their progress."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from regard.cli.options import add_options, exit_on_interruption
+from regard.cli.options import exit_on_interruption
 from regard.console import Interruptions, LineProgress
 from regard.errors import UserError
 
 if TYPE_CHECKING:
     from regard.pipelines.executors import Executor
     from regard.pipelines.shards import Job, ShardRun
-
-SHARD_OPTIONS: dict[str, Any] = {
-    "on": Annotated[
-        str | None,
-        typer.Option("--on", metavar="ray[://HOST:PORT]", help="folders of shards: run on a Ray cluster"),
-    ],
-    "workers": Annotated[
-        int | None,
-        typer.Option(min=1, help="folders of shards: processes with a model; by default one per GPU, or per core"),
-    ],
-    "threads": Annotated[
-        int | None, typer.Option(min=1, help="folders of shards: CPU threads of each worker, by default 1")
-    ],
-}
-
-
-@dataclass(frozen=True)
-class ShardOptions:
-    """Values of the options of one command line."""
-
-    on: str | None
-    workers: int | None
-    threads: int | None
-
-    def reject(self) -> None:
-        """Reject the options for input that is not a folder of shards."""
-        for name, value in (("--on", self.on), ("--workers", self.workers), ("--threads", self.threads)):
-            if value is not None:
-                raise UserError(f"{name} {value}: is for folders of .jsonl or .parquet shards; give a folder as input")
-
-    def executor(self, device: str = "cpu") -> Executor:
-        """Return the executor; workers use GPUs if there are any and the device is not cpu."""
-        if self.on is not None:
-            from regard.pipelines.ray_executor import RayExecutor
-
-            return RayExecutor(self.on, self.workers, self.threads, False if device == "cpu" else None)
-        import torch
-
-        from regard.pipelines.executors import LocalExecutor
-        from regard.threads import available_cpus
-
-        gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-        threads = self.threads or 1
-        workers = self.workers or gpus or max(1, available_cpus() // threads)
-        return LocalExecutor(workers, threads, gpus)
-
-
-def add_shard_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: replace its parameter `shards` with the options, passed as `ShardOptions`."""
-
-    @wraps(command)
-    def with_shard_options(**values: Any) -> None:
-        shards = ShardOptions(*(values.pop(name) for name in SHARD_OPTIONS))
-        command(**values, shards=shards)
-
-    return add_options(with_shard_options, command, SHARD_OPTIONS, replaced="shards")
 
 
 def is_folder(path: Path | None) -> bool:

@@ -17,7 +17,7 @@ import typer
 
 from regard.cli import options
 from regard.cli.record_files import SEPARATOR, Form, RecordCount, RecordFile, count_lines, count_records
-from regard.cli.shards import ShardOptions, add_shard_options, is_folder
+from regard.cli.shards import is_folder
 from regard.data.text.sentences import LengthWarnings
 from regard.errors import UserError
 from regard.files import open_regular
@@ -48,12 +48,12 @@ SERVER_OPTIONS = {
 }
 
 
-@add_shard_options
+@options.add_shard_options
 @options.add_search_options()
 def translate(
     context: typer.Context,
     search_options: options.SearchOptions,
-    shards: ShardOptions,
+    shards: options.ShardOptions,
     run: Annotated[Path | None, typer.Argument(help="model folder or training run; omitted with --server")] = None,
     text: Annotated[list[str] | None, typer.Argument(help="texts; by default lines of --input")] = None,
     source: options.Input = None,
@@ -260,7 +260,7 @@ def _translate_shards(
     search_options: options.SearchOptions,
     constraints: Constraints | None,
     split: bool,
-    shards: ShardOptions,
+    shards: options.ShardOptions,
 ) -> None:
     """Add the translation of each row of a folder of shards."""
     from regard.cli.shards import checksum, fingerprints, open_run, run_job
