@@ -27,10 +27,14 @@ LABEL = re.compile(r"\(\^[^\]\s]{1,60}\):\s*|\[[ xX]\]\s+")
 """Labels of footnotes (in the text that is parsed, see `_Lines`) and check boxes at the start of a text."""
 SPECIAL = re.compile(r"([\\`*_\[\]<>~]|&(?=#?\w+;))")
 BLOCK_START = re.compile(r"\A(\d{0,9})([-#>+=~.):|])")
+CONTAINER_MARKS = re.compile(r"\A(?:[\s>*+-]|\d{1,9}[.)]\s)+")
 RISKY = re.compile(r"[\\`*_\[\]<>~&|!\n]|\A\W|\A\d+[.)]|  \Z|:|https?|www")
 """Characters that can be markup; a text without them is a paragraph of text."""
 UNTRANSLATED = {"fence": "code", "code_block": "code", "html_block": "HTML"}
+CONTAINERS = {"blockquote_open", "list_item_open"}
 PAIRS = {"em", "strong", "s", "link"}
+MAX_NESTING = 50
+"""Maximum depth of nested quotes and list items, of which a list counts twice; deeper text is not translated."""
 MAX_INLINE = 100_000
 """Maximum length of a paragraph, because inline markup can take more than linear time to parse."""
 
@@ -53,6 +57,9 @@ def parse(data: bytes, name: str) -> TextFile:
         raise UserError(f"{name}: nested too deeply for Markdown") from None
     after = 0
     for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.type in CONTAINERS and token.level + 1 >= MAX_NESTING and token.map is not None:
+            for line in range(*token.map):  # the parser drops the content
+                file.skip(f"line {lines.number(line)}", lines.text(line), f"nested more than {MAX_NESTING} levels deep")
         if token.map is None or before is None:
             after = 0 if token.type == "tr_open" else after
             continue
@@ -69,7 +76,9 @@ def parse(data: bytes, name: str) -> TextFile:
 
 
 def _parser() -> "MarkdownIt":
-    parser: MarkdownIt = import_optional("markdown_it", "documents").MarkdownIt("commonmark")
+    parser: MarkdownIt = import_optional("markdown_it", "documents").MarkdownIt(
+        "commonmark", {"maxNesting": MAX_NESTING}
+    )
     parser.enable(["table", "strikethrough"])
     parser.disable("text_join")  # joins text and escaped characters, whose places would be lost
     return parser
@@ -91,6 +100,11 @@ class _Lines:
     def number(self, line: int) -> int:
         """Return the number in the file of a line of the parser."""
         return self._first + line
+
+    def text(self, line: int) -> str:
+        """Return a line of the parser without the marks of quotes and list items."""
+        start, stop = self._spans[line]
+        return CONTAINER_MARKS.sub("", self._text[start:stop])
 
     def find(self, token: "Token") -> list[int]:
         """Return the place in the file of every character of an inline token, and of its end; [] if it is unclear."""

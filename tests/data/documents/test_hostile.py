@@ -114,6 +114,18 @@ def test_hostile_documents_are_rejected_in_one_sentence(case: str) -> None:
     assert peak < 20_000_000
 
 
+@pytest.mark.parametrize("mark", ["> ", "- ", "1. ", "> - "])
+def test_nested_markdown_is_translated_or_reported(mark: str) -> None:
+    shallow, _ = translate_document(parse_document((mark * 12 + "I love apples\n").encode(), "a.md"), reverse)
+    assert shallow.decode() == mark * 12 + "APPLES LOVE i\n"
+    text = f"I like tea\n\n{mark * 5000}I love apples\n"
+    deep, report = translate_document(parse_document(text.encode(), "a.md"), reverse)
+    assert deep.decode() == text.replace("I like tea", "TEA LIKE i")
+    (untranslated,) = report.untranslated
+    assert (untranslated.where, untranslated.text) == ("line 3", "I love apples")
+    assert untranslated.reason == "nested more than 50 levels deep"
+
+
 SLOW = {
     "a.md": ["[", "![", "`", "*a ", "_a_", "> ", "- ", "<a ", "[a](", "|a|b|\n|-|-|\n", "\\", "&#", "a\n", "# a\n"],
     "a.html": ["<b>", "</b>", "<a ", "<a '", "<!--", "<code>", "<p>a", "a<b>b</b>", "&amp;", "<a b='c>'"],
