@@ -310,10 +310,17 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 def recover_folder(folder: Path) -> None:
     """Restore the previous folder after a process was killed inside `replace_folder`."""
-    for workspace in folder.parent.glob(f".{folder.name}.*"):
+    for workspace in _find_workspaces(folder):
         if (workspace / "old").exists() and not folder.exists():
             (workspace / "old").rename(folder)
         shutil.rmtree(workspace)
+
+
+def _find_workspaces(folder: Path) -> list[Path]:
+    """Return the workspaces of `replace_folder`, but no other folders with similar names, such as .data.backup."""
+    start = f".{folder.name}."
+    named = [path for path in folder.parent.glob(".*") if path.name.startswith(start) and not path.is_symlink()]
+    return [path for path in named if path.is_dir() and {entry.name for entry in path.iterdir()} <= {"new", "old"}]
 
 
 def fsync(path: Path) -> None:

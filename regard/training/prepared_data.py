@@ -120,11 +120,18 @@ _locked_folders: set[int] = set()
 
 @contextmanager
 def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
-    """Lock a folder against other processes; if one holds the lock, call `on_locked`, then wait."""
+    """Lock a folder against other processes; if one holds the lock, call `on_locked`, then wait.
+
+    A lock that this process holds already, such as that of a run with a store in its folder, is not taken again.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UserError(f"{folder}: cannot be opened ({error.strerror}); restore it or start a new run") from None
+    if any(os.path.samestat(os.fstat(held), os.fstat(descriptor)) for held in _locked_folders):
+        os.close(descriptor)
+        yield
+        return
     _locked_folders.add(descriptor)
     try:
         with suppress(OSError):  # some file systems do not support locks; training works without

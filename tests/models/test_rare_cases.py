@@ -144,13 +144,25 @@ def test_an_interrupted_replacement_is_undone_or_completed(replaced: bool, kept:
     workspace = tmp_path / ".run.abc"
     (workspace / "old").mkdir(parents=True)
     (workspace / "old" / "name").write_text("old")
-    (workspace / "partial").mkdir()
+    (workspace / "new").mkdir()
     if replaced:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "name").write_text("new")
     recover_folder(tmp_path / "run")
     assert (tmp_path / "run" / "name").read_text() == kept
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_recovery_removes_no_folders_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / ".a[1].backup").mkdir()
+    (tmp_path / ".a[1].backup" / "notes.txt").write_text("precious")
+    (tmp_path / ".a[1].txt").write_text("precious")
+    (tmp_path / ".a1.x").mkdir()
+    (tmp_path / ".a[1].link").symlink_to(tmp_path / ".a1.x", target_is_directory=True)
+    (tmp_path / ".a[1].abcdefgh" / "new").mkdir(parents=True)
+    recover_folder(tmp_path / "a[1]")
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert names == {".a[1].backup", ".a[1].backup/notes.txt", ".a[1].txt", ".a1.x", ".a[1].link"}
 
 
 def test_fused_blocks_do_not_replace_options_that_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,3 +54,12 @@ def test_lock_is_released_although_a_process_still_has_a_copy_of_its_descriptor(
     assert not is_locked(tmp_path)
     for copy in copies:
         os.close(copy)
+
+
+def test_store_in_the_folder_of_its_own_run_does_not_wait_for_the_lock_of_the_run(tmp_path: Path) -> None:
+    waiting: list[Path] = []
+    with lock_folder(tmp_path, lambda: waiting.append(tmp_path)):
+        with lock_folder(tmp_path, lambda: waiting.append(tmp_path)):  # waited forever
+            assert is_locked(tmp_path)
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path) and not waiting
