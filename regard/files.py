@@ -158,14 +158,22 @@ def supported_image_formats() -> tuple[str, ...]:
 
 
 @contextmanager
+def report_unwritable(path: Path) -> Iterator[None]:
+    """Convert errors of the operating system, such as a full disk, into UserErrors while a file is written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, and rename it to `path` when the block succeeds."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+        with report_unwritable(path):
+            yield temporary
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

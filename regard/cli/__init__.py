@@ -71,8 +71,9 @@ for command in COMMANDS:
     app.command()(command if command in WITHOUT_MODELS else add_import_option(command))
 app.command("import")(import_)
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PATH_ERRORS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
     *(errno.ENAMETOOLONG, errno.ELOOP),
 )
 """Operating system errors that are caused by a path and not by a bug."""
@@ -93,6 +94,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
+        if error.errno in FULL_DISK:  # errors of writing, which do not name the file
+            _exit(f"{error.filename or 'a file'} cannot be written ({error.strerror}); free some space")
         if error.errno not in PATH_ERRORS or not error.filename:
             raise
         _exit(f"{error.filename}: {error.strerror}; give another path")

@@ -12,6 +12,7 @@ import typer
 
 from regard.cli.options import Device, check_file_name, reject_options
 from regard.errors import UserError, prefix_errors
+from regard.files import replace_text_file
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +89,8 @@ def bench(
     typer.echo("\n".join([*report.lines(), summarise(environment)]))
     if out is not None:
         record = environment | report.as_dict()
-        out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        with replace_text_file(out) as file:
+            file.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if plot is not None:
         assert isinstance(report, SpeedReport)
         save_quality_plot(report.results, plot, f"Quality against speed on {environment['machine']}")

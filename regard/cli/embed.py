@@ -22,6 +22,7 @@ from regard.cli.options import (
 from regard.cli.shards import is_folder
 from regard.console import LineProgress
 from regard.errors import UserError
+from regard.files import replace_text_file
 
 
 @add_shard_options
@@ -96,6 +97,7 @@ def embed_images(run: Path, images: Sequence[str] | None, out: Path, device: str
     vectors = np.stack([vector for _, vector in results]) if results else classifier.embed([])
     save_arrays({"embeddings": vectors}, out)
     names = out.with_suffix(".txt")
-    names.write_text("".join(f"{path}\n" for path, _ in results), encoding="utf-8", errors="surrogateescape")
+    with replace_text_file(names) as file:
+        file.writelines(f"{path}\n" for path, _ in results)
     typer.echo(f"{out}: embeddings {' × '.join(map(str, vectors.shape))}; their images are listed in {names}")
     counter.check()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.errors import UserError
+from regard.files import report_unwritable
 
 
 def key(
@@ -19,9 +19,6 @@ def key(
     if file.exists():
         Keys.load(file)  # reports a damaged file before anything is appended
     secret, line = make_key(name, per_minute)
-    try:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(line)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror})") from None
+    with report_unwritable(file), file.open("a", encoding="utf-8") as lines:
+        lines.write(line)
     typer.echo(secret)

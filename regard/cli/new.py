@@ -1,6 +1,7 @@
 """`regard new`."""
 
 import re
+import shutil
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from regard.errors import UserError
-from regard.files import replace_file
+from regard.files import report_unwritable
 
 NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 FILES = {
@@ -34,11 +35,15 @@ def new(
         raise UserError(f"{folder}: already exists; choose another name or --out")
     values = {"name": name, "module": name.replace("-", "_"), "class_name": name.title().replace("-", "")}
     templates = resources.files("regard.cli").joinpath("skeleton")
-    for template, path in FILES.items():
-        target = folder / Template(path).substitute(values)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        text = templates.joinpath(f"{template}.template").read_text("utf-8")
-        with replace_file(target) as temporary:
-            temporary.write_text(Template(text).substitute(values), encoding="utf-8")
-        typer.echo(target)
+    try:
+        for template, path in FILES.items():
+            target = folder / Template(path).substitute(values)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = templates.joinpath(f"{template}.template").read_text("utf-8")
+            with report_unwritable(target):
+                target.write_text(Template(text).substitute(values), encoding="utf-8")
+            typer.echo(target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     typer.echo(f"next: cd {folder} && pip install -e . && pytest && regard train recipe.yaml --out runs/{name}")

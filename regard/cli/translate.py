@@ -167,6 +167,8 @@ class Files:
             options.check_output(self.output, self.resume, [self.source])
         elif self.resume:
             raise UserError("--resume needs --output, the file to continue")
+        if self.output_memory is not None and self.output_memory == self.output:
+            raise UserError(f"{self.output}: is both --output and --output-memory; choose two names")
         if self.output_memory is not None and self.resume:
             raise UserError(
                 "--output-memory holds all translations, and --resume translates only the remaining lines; omit one"

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from regard.errors import UserError
+from regard.files import report_unwritable
 from regard.pipelines.hypothesis import Hypothesis
 
 SUFFIX = ".review.tsv"
@@ -57,11 +59,12 @@ class ReviewFile:
         if self.path is None:
             return self
         kept = self._finished_rows()
-        try:
+        with report_unwritable(self.path):
             self._stream = cast(BinaryIO, self.path.open("wb", buffering=0))
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
-        self._stream.write(b"".join(kept))
+        with ExitStack() as stack:
+            stack.push(self)
+            self._write(b"".join(kept))
+            stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -81,8 +84,15 @@ class ReviewFile:
             sys.stderr.write(f"regard: line {number} needs review: confidence {confidence}{flags and f', {flags}'}\n")
         else:
             row = (str(number), confidence, describe_flags(hypothesis), source, hypothesis.text)
-            self._stream.write(_encode(row))
+            self._write(_encode(row))
         return True
+
+    def _write(self, content: bytes) -> None:
+        assert self._stream is not None and self.path is not None
+        rest = memoryview(content)
+        with report_unwritable(self.path):
+            while rest:
+                rest = rest[self._stream.write(rest) :]
 
     def _finished_rows(self) -> list[bytes]:
         """Return the header and the rows of the lines that the continued output contains."""

@@ -27,7 +27,7 @@ from regard.data.documents.segment_translation import (
 from regard.data.text.sentences import LengthWarnings
 from regard.decoding.settings import DecodingSettings
 from regard.errors import UserError
-from regard.files import MissingFileError, read_bytes
+from regard.files import MissingFileError, read_bytes, report_unwritable
 from regard.pipelines.constraints import Constraints
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
@@ -146,12 +146,14 @@ class Journal(SegmentCache):
         if self._lines:
             data = b"".join(self._lines)
             try:
-                with self.path.open("r+b" if self._length else "wb") as file:
+                with report_unwritable(self.path), self.path.open("r+b" if self._length else "wb") as file:
                     file.truncate(self._length)
                     file.seek(self._length)
                     file.write(data)
-            except OSError as error:
-                raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
+            except UserError:
+                if not self._length:
+                    self.remove()
+                raise
             self._lines, self._length = [], self._length + len(data)
 
     def remove(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from typing import Self
 from regard.data.text.interchange import SUFFIXES, TmxWriter
 from regard.data.text.readers import find_shards, format_suffix, read_parallel
 from regard.errors import UserError, import_optional
+from regard.files import report_unwritable
 from regard.pipelines.hypothesis import Hypothesis, MemoryMatch
 from regard.pipelines.sentence_translator import SourceRequest
 
@@ -104,29 +106,31 @@ class MemoryFile:
         self._path, self._part, self._languages = path, path.with_name(f"{path.name}.part"), languages
 
     def __enter__(self) -> Self:
-        try:
+        with report_unwritable(self._path):
             self._file = self._part.open("w", encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UserError(f"{self._part}: cannot be written ({error.strerror})") from None
         self._writer = TmxWriter(self._file.write, self._languages)
         return self
 
     def add(self, hypothesis: Hypothesis) -> None:
         """Write the sentences of a translation."""
-        for sentence in hypothesis.sentences:
-            if sentence.source.strip() and sentence.text.strip():
-                self._writer.add(sentence.source, sentence.text)
+        with report_unwritable(self._path):
+            for sentence in hypothesis.sentences:
+                if sentence.source.strip() and sentence.text.strip():
+                    self._writer.add(sentence.source, sentence.text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._writer.close()
-        self._file.close()
-        if kind is None:
-            self._part.rename(self._path)
-        else:
-            self._part.unlink()
+        try:
+            if kind is None:
+                with report_unwritable(self._path):
+                    self._writer.close()
+                    self._file.close()
+                    self._part.rename(self._path)
+        finally:
+            with suppress(OSError):
+                self._file.close()
+            self._part.unlink(missing_ok=True)
 
 
 def _is_exact(found: Sequence[MemoryMatch]) -> bool:

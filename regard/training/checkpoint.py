@@ -131,9 +131,12 @@ def last_name(folder: Path) -> str:
 def replace_text(path: Path, text: str) -> None:
     """Write a small text file atomically."""
     fresh = path.with_name(f".{path.name}")
-    fresh.write_text(text, encoding="utf-8")
-    fsync(fresh)
-    fresh.replace(path)
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fsync(fresh)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
     fsync(path.parent)
 
 

@@ -23,7 +23,7 @@ from regard.data.text.writers import format_pairs as format_pairs
 from regard.decoding.settings import DecodingSettings, SearchSettings
 from regard.errors import UserError
 from regard.evaluation.metrics import choose_closest
-from regard.files import read_json, sha256_of
+from regard.files import read_json, report_unwritable, sha256_of
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator, windows
 from regard.training.checkpoint import replace_text
@@ -164,10 +164,8 @@ class Provenance:
 
     def _write(self, more: dict[str, Any]) -> None:
         content = {"regard": version("regard")} | self.origin | more
-        try:
+        with report_unwritable(self.path):
             replace_text(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
 
 
 def _flatten(values: dict[str, Any], group: str = "") -> dict[str, Any]:

@@ -4,7 +4,6 @@ import gzip
 import json
 import lzma
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from regard.pipelines import translator
 from regard.pipelines.hypothesis import Hypothesis
 from tests.conftest import Command
 from tests.forks import Forked
+from tests.full_disk import full_disk
 
 GREEDY = ("--beam", "1", "--device", "cpu")
 LINES = 50
@@ -305,12 +305,8 @@ def test_interrupted_process_leaves_complete_lines_and_can_be_resumed(
 def test_full_disk_leaves_complete_lines(source: Path, trained_run: Path, tmp_path: Path, command: Command) -> None:
     complete = translate_file(trained_run, source, tmp_path / "complete", command)
     output = tmp_path / "output"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(complete) // 2, hard))  # like a full disk
-    try:
+    with full_disk(len(complete) // 2):
         answer = command("translate", trained_run, "--input", source, "--output", output, "--beam", 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     content = output.read_bytes()
     assert complete.startswith(content)
     assert content.endswith(b"\n")

@@ -60,6 +60,8 @@ def test_wrong_options_are_rejected_and_leave_no_file(
     assert "is no similarity" in command(*run, "--memory", memory, "--memory-threshold", "7").error
     assert "ends in .tmx and does not exist" in command(*run, "--output-memory", memory).error
     assert "does not exist" in command(*run, "--memory", tmp_path / "x.tmx").error
+    both = command(*run, "--output", tmp_path / "new.tmx", "--output-memory", tmp_path / "new.tmx")
+    assert "is both --output and --output-memory" in both.error
     long = ["translate", trained_run, "I love apples", "a " * 10_000, "--output-memory", tmp_path / "new.tmx"]
     assert "tokens" in command(*long, "--no-split").error
     assert not list(tmp_path.glob("new*"))
