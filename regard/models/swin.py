@@ -69,6 +69,9 @@ class SwinConfig(Settings):
                 raise ValueError(
                     f"width {self.stage_width(stage)} of stage {stage + 1} is not divisible by heads {heads}"
                 )
+        if self.window_padding == "timm" and any(a % b for a, b in zip(self.image, self.patch, strict=True)):
+            image, patch = (f"{rows}×{columns}" for rows, columns in (self.image, self.patch))
+            raise ValueError(f"image {image} is no multiple of patch {patch}: timm would drop the incomplete patches")
         return self
 
     def stage_width(self, stage: int) -> int:

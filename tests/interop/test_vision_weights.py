@@ -94,6 +94,13 @@ def test_swin_pads_incomplete_windows_like_transformers(size: tuple[int, int]) -
     torch.testing.assert_close(model(x), foreign(x).logits, **CLOSE)
 
 
+def test_incomplete_patches_that_timm_drops_are_rejected() -> None:
+    tensors = to_timm(Swin(SwinConfig(**OUR_SWIN)).state_dict(), SwinConfig(**OUR_SWIN))
+    assert infer_timm(tensors, {"image": 34}).image == (34, 34)
+    with pytest.raises(UserError, match="image 33×34 is no multiple of patch 2×2: timm would drop"):
+        infer_timm(tensors, {"image": (33, 34)})
+
+
 @torch.no_grad()
 def test_outputs_are_equal_in_double_precision(case: Any) -> None:
     foreign, config, convert_from, _ = case
