@@ -144,6 +144,8 @@ def _validation_errors() -> Iterator[None]:
 def explain(errors: Iterable[Any]) -> str:
     """Return one sentence about the first of pydantic's errors, without quoting the input."""
     first, *others = errors
+    if first["type"] == "json_invalid":
+        return f"Invalid request: the body is not valid JSON ({first['ctx']['error']})"
     path = [str(part) for part in first["loc"] if part != "body"]
     field_path = [part for part in path if part.isidentifier() or part.isdigit()]  # without pydantic's own type names
     name = ".".join(field_path) or "the body"
@@ -151,6 +153,8 @@ def explain(errors: Iterable[Any]) -> str:
         return f"Invalid request: missing {name} parameter"
     if first["type"] == "string_type" and field_path != path and others:
         return f"Invalid request: {name} must be a string or a list of strings"
+    if first["type"] == "value_error":  # raised by our validators, whose messages name the field
+        return f"Invalid request: {name}: {str(first['ctx']['error']).removeprefix(f'{name}: ')}"
     return f"Invalid request: {name}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 

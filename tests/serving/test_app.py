@@ -235,6 +235,17 @@ def test_malformed_bodies_are_rejected(body: bytes, content_type: str, path: str
     assert response.json().keys() == {"error"}
 
 
+@pytest.mark.parametrize("path", ["/translate", "/api/translate"])
+def test_invalid_json_and_invalid_terms_are_explained(path: str, client: TestClient) -> None:
+    broken = client.post(path, content=b"{", headers={"content-type": "application/json"}).json()["error"]
+    assert broken.startswith("Invalid request: the body is not valid JSON (")
+    texts = {"q": "a", "source": "en", "target": "zh"} if path == "/translate" else {"texts": "a"}
+    terms = client.post(path, json={**texts, "glossary": [{"source": "a"}]}).json()["error"]
+    assert (
+        terms == "Invalid request: glossary: each term must be a pair such as [\"cat\", \"猫\"], found {'source': 'a'}"
+    )
+
+
 def test_unknown_paths_and_methods_have_the_same_error_format(client: TestClient) -> None:
     assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (404, {"error": "Not Found"})
     wrong_method = client.get("/translate")

@@ -13,6 +13,7 @@ from regard.errors import UserError, one_line
 from regard.files import parse_json
 
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]')
+COLON = re.compile(r"\s*:")
 IDENTIFIER = re.compile(r"(?=\S*[\d_./\\#@:=&?^$|])[!-;=-~]+|[a-z]+(?:[A-Z][a-z0-9]*)+|[a-z]+(?:-\w+)+")
 """Values that are names rather than text: paths, colours, dates, regular expressions, snake_case and camelCase."""
 
@@ -75,7 +76,7 @@ def _values(text: str) -> "list[tuple[tuple[str | int, ...], int, int]]":
         elif token == ",":
             path[-1] = path[-1] + 1 if isinstance(path[-1], int) else ""
         elif token[0] == '"':
-            if path and path[-1] == "" and re.match(r"\s*:", text[match.end() : match.end() + 200]):
+            if path and path[-1] == "" and COLON.match(text, match.end()):
                 path[-1] = json.loads(token) or " "
             else:
                 found.append((tuple(path), match.start(), match.end()))

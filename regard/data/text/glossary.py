@@ -91,7 +91,7 @@ class Glossary:
         pairs: list[tuple[str, str]] = []
         for row in value.items() if isinstance(value, Mapping) else value:
             if not isinstance(row, list | tuple) or len(row) != 2:
-                raise UserError(f"{name}: each term needs a source term and its translation, found {row!r:.80}")
+                raise UserError(f'{name}: each term must be a pair such as ["cat", "猫"], found {row!r:.80}')
             if not all(isinstance(text, str) for text in row):
                 raise UserError(f"{name}: a term and its translation must be strings, found {row!r:.80}")
             pairs.append((row[0], row[1]))

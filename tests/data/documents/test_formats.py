@@ -241,6 +241,12 @@ def test_the_report_lists_what_is_not_translated() -> None:
     assert "not translated, looks like an identifier: 3 ($.app.icon, $.color, $.lang)" in list(report.lines())
 
 
+def test_keys_far_from_their_colons_are_no_values() -> None:
+    text = '{"one x"%s: "two y"}' % (" " * 300)
+    document = parse_document(text.encode(), "a.json")
+    assert [segment.content.text for segment in document.segments] == ["two y"]
+
+
 def test_values_of_one_key_are_translated() -> None:
     document = parse_document(b'{"a": "one x", "b": ["two x", {"a": "id_x"}]}', "a.json", key="a")
     data, report = translate_document(document, reverse)
