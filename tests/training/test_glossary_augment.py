@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard import Glossary, Translator
 from regard.data.text.annotation import MARKERS
 from regard.errors import UserError
+from regard.training.progress import Progress
 from regard.training.run import run_recipe
-from tests.conftest import OBJECTS, small_recipe
+from tests.conftest import OBJECTS, build_task, small_recipe
 
 SHORT = {"training__steps": 2, "training__validate_every": 2, "training__valid_sentences": 2}
 
@@ -36,11 +38,22 @@ def test_model_reads_annotated_terms(
     assert aligned.source_subwords == plain.source_subwords
 
 
+def test_terms_that_do_not_occur_are_reported(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "terms.tsv").write_text("quark\t夸克\n", encoding="utf-8")
+    augment = {"file": str(tmp_path / "terms.tsv"), "share": 0.5}
+    recipe = small_recipe(toy / "train.en", toy / "train.zh", data__glossary_augment=augment)
+    build_task(recipe, torch.device("cpu"), Progress(1))
+    warning = "warning: no training pair has a term of data.glossary_augment.file and its translation"
+    assert warning in " ".join(capsys.readouterr().out.split())
+
+
 def test_settings_that_exclude_annotation_are_rejected(toy: Path, settings: dict[str, object]) -> None:
     files = toy / "train.en", toy / "train.zh"
     with pytest.raises(UserError, match=r"data\.glossary_augment needs one vocabulary"):
         small_recipe(*files, **settings, tokenizer__joint=False)
     with pytest.raises(UserError, match=r"data\.glossary_augment excludes tokenizer\.dropout"):
         small_recipe(*files, **settings, tokenizer__dropout=0.1)
+    with pytest.raises(UserError, match=r"tokenizer\.dropout needs END after every source; omit model\.source_end"):
+        small_recipe(*files, tokenizer__dropout=0.1, model__source_end=False)
     with pytest.raises(UserError, match=r"glossary_augment\.share"):
         small_recipe(*files, data__glossary_augment={"file": "x", "share": 0})

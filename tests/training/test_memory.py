@@ -4,6 +4,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
+from regard.training import memory
 from regard.training.memory import is_out_of_memory, read_peak
 from regard.training.parallelism import SingleProcess
 from regard.training.progress import Progress
@@ -275,3 +277,14 @@ def test_sentence_that_does_not_fit_is_rejected_with_advice(
 def test_peak_memory_is_in_megabytes() -> None:
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert read_peak(torch.device("cpu")) == pytest.approx(kibibytes * 1.024 / 1000, rel=0.01)
+
+
+def test_model_that_cannot_be_built_is_rejected_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(config: object) -> torch.nn.Module:
+        if torch.empty(0).device.type != "meta":
+            raise MemoryError
+        return torch.nn.Linear(1000, 1000, bias=False)
+
+    monkeypatch.setitem(memory.MODELS, "large", make)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^the model does not fit into memory: its 1 M parameters"):
+        memory.build_model(SimpleNamespace(kind="large"), torch.device("cpu"))

@@ -14,6 +14,7 @@ from regard.training.progress import Progress
 from regard.training.state import DataShard, Position
 from regard.training.tasks.classification.task import ClassificationTask
 from tests.conftest import build_task
+from tests.data.images.helpers import folder_of_classes
 from tests.images import image_recipe
 
 Build = Callable[..., ClassificationTask]
@@ -167,6 +168,13 @@ def test_validation_returns_accuracy_and_samples(build: Build) -> None:
     assert all(Path(sample.source).parent.name == sample.reference for sample in validation.samples)
     with pytest.raises(UserError, match="the validation loss is nan, so the model has diverged"):
         task.validate(ConstantModel([float("nan")] * 3))
+
+
+def test_top_5_accuracy_is_reported_for_more_than_five_classes(tmp_path: Path) -> None:
+    images = folder_of_classes(tmp_path, dict.fromkeys("abcdefg", 2))
+    task = build_task(image_recipe(images), torch.device("cpu"), Progress(1))
+    scores = task.validate(ConstantModel([0.0, 7.0, 6.0, 5.0, 4.0, 3.0, -1.0])).scores
+    assert (scores["accuracy"], scores["top5"]) == (pytest.approx(100 / 7), pytest.approx(500 / 7))
 
 
 def test_loss_can_be_monitored(build: Build) -> None:

@@ -330,6 +330,7 @@ def test_header_is_reported_and_counts_as_a_line(tmp_path: Path) -> None:
         ({"builtin": "en-zh", "corpora": [{"source": "b.tsv"}]}, "give either source"),
         ({"corpora": [{"source": "b.tsv"}], "alignments": "x"}, "target, alignments and tag need source"),
         ({"source": "a.tsv", "alignments": "x", "tag": "<BT>"}, "tag and directions exclude alignments"),
+        ({"builtin": "en-zh", "valid_source": "a"}, "builtin en-zh excludes files; give source and target without it"),
         ({"source": "a.tsv", "tag": "x", "directions": [["en", "zh"]]}, "directions exclude tag"),
         ({"corpora": [{"source": "b.tsv", "weight": 0}]}, r"corpora\.0\.weight: input should be greater than 0"),
         ({"corpora": [{"source": "b.tsv", "wieght": 2}]}, r"unknown key corpora\.0\.wieght"),
@@ -826,6 +827,25 @@ def test_directions_use_each_corpus_with_the_token_of_the_target(tmp_path: Path)
     assert source.tokens(row[0] for row in rows_of(task.valid_tokens.source)[:2]) == [">>de<<", ">>en<<"]
     assert task.translator.languages == ("en", "de")
     assert task.translator.directions == (("en", "de"), ("de", "en"), ("en", "fr"))
+
+
+def test_corpus_without_a_direction_is_rejected(tmp_path: Path) -> None:
+    corpora = []
+    for code, text in (("de", "eins"), ("fr", "un")):
+        (tmp_path / f"a.{code}").write_text(f"{text}\n" * 40, encoding="utf-8")
+        (tmp_path / "a.en").write_text("one\n" * 40, encoding="utf-8")
+        corpora.append({"source": str(tmp_path / "a.en"), "target": str(tmp_path / f"a.{code}")})
+    valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.de")}
+    with pytest.raises(UserError, match=r"data\.directions: no direction for the corpus en-fr; add or omit it"):
+        build_task(recipe_of(corpora, data__directions=[["en", "de"]], **valid), CPU, RecordingProgress())
+
+
+def test_validation_pairs_must_have_two_sides(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "blank.zh").write_text("\n" * 3)
+    (tmp_path / "good.en").write_text("I love apples\n" * 3)
+    valid = {"data__valid_source": str(tmp_path / "good.en"), "data__valid_target": str(tmp_path / "blank.zh")}
+    with pytest.raises(UserError, match="none of the 3 validation pairs has two sides that this model can read"):
+        build_task(small_recipe(toy / "train.en", toy / "train.zh", **valid), CPU, RecordingProgress())
 
 
 @pytest.mark.parametrize(
