@@ -59,8 +59,10 @@ def test_progress_is_silent_at_first_and_if_disabled() -> None:
 
 
 @pytest.mark.parametrize("total", [10, None])
-def test_progress_is_a_bar_on_a_terminal(total: int | None) -> None:
+def test_progress_is_a_bar_on_a_terminal(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LineProgress, "SECONDS_BETWEEN_LINES", 0)
     stream = io.StringIO()
     with LineProgress(total, console=Console(file=stream, force_terminal=True, width=120)) as lines:
         lines.advance(10)
     assert ("10 of 10 lines" if total else "10 lines") in stream.getvalue()
+    assert "regard:" not in stream.getvalue()

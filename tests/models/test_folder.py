@@ -27,6 +27,24 @@ def test_new_folder_replaces_the_old_one(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["new"]
 
 
+def test_old_folder_is_restored_if_the_new_one_cannot_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "old").touch()
+    rename = Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise PermissionError(1, "Operation not permitted")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PermissionError):
+        write(tmp_path / "run")
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["run", "run/old"]
+
+
 def test_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file/run: cannot be written \(.*\); choose a writable path"):
