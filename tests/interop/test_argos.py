@@ -1,8 +1,10 @@
 """Packages for Argos Translate, and SentencePiece models of regard tokenizers."""
 
 import json
+import math
 import unicodedata
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,17 @@ from hypothesis import strategies as st
 from regard.data.text.subwords import SPACE_MARK
 from regard.data.text.tokenizer import Tokenizer, Vocabularies, is_unspaced
 from regard.errors import UserError
-from regard.interop.argos import ArgosPackage, export_argos
+from regard.interop.argos import (
+    SEARCH,
+    ArgosPackage,
+    _compare_texts,
+    _package_score,
+    _sentencepiece_tokens,
+    export_argos,
+)
 from regard.interop.sentencepiece import to_sentencepiece
 from regard.interop.verification import sample_sources
+from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator
 from tests.conftest import Command, toy_pairs
 from tests.interop.random_models import random_translator, tokenizer
@@ -125,3 +135,36 @@ def test_different_tokenisation_is_rejected(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("regard.interop.argos.to_sentencepiece", lambda *_: other)
     with pytest.raises(UserError, match=r"tokenises .* differently, so nothing was written"):
         export_argos(translator, tmp_path, sample_sources(translator), None)
+
+
+class OtherPackage(ArgosPackage):
+    """Returns given tokens, and the same text for all of them."""
+
+    def __init__(self, tokens: list[list[str]]) -> None:
+        self.tokens = tokens
+
+    def generate(self, texts: Sequence[str]) -> list[list[str]]:
+        return self.tokens
+
+    def decode(self, tokens: Sequence[str]) -> str:
+        return "another text"
+
+
+def test_other_texts_are_accepted_only_with_equal_scores(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    texts = ["I love apples", "You buy tea"]
+    encoded = translator.vocabularies.source.encode_batch(texts)
+    beams = translator.hypotheses(texts, SEARCH.changed(n_best=4), split=False)
+    vocabulary = _sentencepiece_tokens(translator)[1]
+    best, worst = ([[vocabulary[token] for token in beam[rank].tokens] for beam in beams] for rank in (0, -1))
+    summary = _compare_texts(translator, OtherPackage(best), texts, encoded)
+    assert summary.endswith(": 0 of 2 identical and 2 with equal scores")
+    with pytest.raises(UserError, match="translates to 'another text', but the regard model to '我喜欢苹果'"):
+        _compare_texts(translator, OtherPackage(worst), texts, encoded)
+
+
+def test_scores_of_the_package_exclude_the_end_of_an_empty_translation() -> None:
+    hypothesis = Hypothesis("a b", -1.5, tokens=[7, 8])
+    expected = -1.5 + math.log(2) / SEARCH.length_normaliser(3.0)
+    assert _package_score(hypothesis, math.log(0.5)) == pytest.approx(expected)
+    assert math.isfinite(_package_score(hypothesis, 0.0))

@@ -191,7 +191,10 @@ def test_invalid_settings_are_rejected_by_name() -> None:
         NATransformerConfig.base(VOCAB, length="ctc", layer_predictions=True, decoder_layers=1)
     for changes, message in (
         ({"source_end": False}, "non-autoregressive models need END after the source; omit source_end=false"),
-        ({"length": "dag", "width": 15, "heads": 3, "positions": "learned"}, "length 'dag' needs an even width, not 15"),
+        (
+            {"length": "dag", "width": 15, "heads": 3, "positions": "learned"},
+            "length 'dag' needs an even width, not 15",
+        ),
         ({"length": "dag", "upsample_extra": 1}, "length 'dag' needs upsample_extra of at least 2"),
     ):
         with pytest.raises(UserError, match=message):
