@@ -44,6 +44,10 @@ def lying_about_its_size() -> bytes:
     return bytes(content)
 
 
+def with_a_file_twice() -> bytes:
+    return package(p__metadata_dot_json=METADATA, q__metadata_dot_json=METADATA)
+
+
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "not a zip": (lambda: b"model" * 99, "not a package of Argos Translate"),
     "cut": (lambda: package(p__metadata_dot_json=METADATA)[:-9], "not a package of Argos Translate"),
@@ -51,6 +55,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "absolute": (lambda: package(__etc__passwd=b"x"), "leads out of the package"),
     "bomb": (lambda: package(p__model__model_dot_bin=b"\0" * 8_000_000), "compressed more than 50 times"),
     "false size": (lying_about_its_size, "damaged|compressed more"),
+    "file twice": (with_a_file_twice, "contains metadata.json twice"),
     "encrypted": (encrypted, "encrypted"),
     "many": (lambda: package(**{f"p__{i}": b"" for i in range(MAX_ENTRIES + 1)}), "contains 10,001 files"),
     "no metadata": (lambda: package(p__model__model_dot_bin=b"x"), "contains no metadata.json"),

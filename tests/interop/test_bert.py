@@ -15,7 +15,8 @@ from tokenizers import BertWordPieceTokenizer
 from regard.data.builtin.corpus import load_pairs
 from regard.data.text.wordpiece import WordPieceTokenizer
 from regard.errors import UserError
-from regard.interop.huggingface_bert import from_bert, read_bert
+from regard.interop.huggingface_bert import from_bert, read_bert, read_pooling
+from regard.interop.huggingface_tokenizers import read_wordpiece
 from regard.interop.import_model import import_model
 from regard.models.bert import Bert, BertConfig
 from regard.pipelines.embedder import Embedder
@@ -209,6 +210,29 @@ def test_vocabulary_file_is_sufficient(folder: Path, tmp_path: Path) -> None:
     (folder / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"no tokenizer; neither tokenizer\.json nor vocab\.txt exists"):
         import_model(folder, tmp_path / "without")
+
+
+def test_vocabulary_file_needs_the_special_tokens(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n")
+    with pytest.raises(UserError, match=r"vocab\.txt: \[SEP\] is missing"):
+        read_wordpiece(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({}, "no pooling"),
+        ({"pooling_mode_mean_tokens": False}, "no pooling"),
+        ({"pooling_mode_lasttoken": True}, "pooling_mode_lasttoken"),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            r"pooling_mode_mean_tokens \+ pooling_mode_cls_token",
+        ),
+    ],
+)
+def test_other_pooling_is_rejected(values: dict[str, object], found: str) -> None:
+    with pytest.raises(UserError, match=f"^x: found {found}; exactly one of pooling_mode_"):
+        read_pooling(values, "x")
 
 
 def test_invalid_texts_are_rejected(folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from regard.pipelines.translator import Translator
 from regard.training.run import run_recipe
 from tests.conftest import Command, small_recipe, toy_pairs
 from tests.interop.engine_files import opennmt_vocabulary, save_opennmt, train_sentencepiece, write_engine_file
-from tests.interop.random_models import COMBINED, random_translator
+from tests.interop.random_models import COMBINED, random_translator, tokenizer
 
 TEXTS = [pair.source for pair in toy_pairs()][:100]
 
@@ -232,6 +232,31 @@ def test_positions_that_the_engine_computes_become_a_table(model: Path) -> None:
     write_engine_file(model / "model.bin", without)
     imported, _ = import_engine(model)
     assert (imported.model.config.positions, imported.model.config.max_length) == ("learned", 1024)
+
+
+def test_tokenizer_of_regard_is_used_if_it_has_the_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    translator, folder = random_translator("post"), new_folder(tmp_path / "engine")
+    save_ctranslate2(translator, folder)
+    translator.vocabularies.source.save(tmp_path / "own.json")
+    tokenizer(280).save(tmp_path / "other.json")
+    for path in folder.glob("*tokenizer*"):
+        path.unlink()
+    imported, _ = import_engine(folder, tmp_path / "own.json")
+    assert imported.vocabularies.fingerprint() == translator.vocabularies.fingerprint()
+    with pytest.raises(UserError, match=r"other\.json: its tokens are not those of the vocabulary"):
+        import_engine(folder, tmp_path / "other.json")
+
+
+def test_missing_biases_and_old_names_are_read(model: Path) -> None:
+    newest = read_engine(model, {})
+    tensors = read_engine_file(model / "model.bin").tensors
+    tensors["encoder/embeddings/weight"] = tensors.pop("encoder/embeddings_0/weight")
+    bias = tensors.pop("encoder/layer_1/ffn/linear_0/bias")
+    write_engine_file(model / "model.bin", tensors)
+    older = read_engine(model, {})
+    different = [name for name, tensor in newest.state_dict.items() if not torch.equal(older.state_dict[name], tensor)]
+    assert older.config == newest.config and len(different) == 1
+    assert bias.any() and torch.equal(older.state_dict[different[0]], torch.zeros_like(bias))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from regard.decoding.constraints import DecodingRequest
 from regard.errors import UserError
 from regard.interop.argos import export_argos
 from regard.interop.huggingface_marian import BANNED_LOGIT, ban_tokens
+from regard.interop.huggingface_tokenizers import from_marian_tokenizer
 from regard.interop.huggingface_translation import export_huggingface
 from regard.interop.import_model import import_model
 from regard.interop.verification import SEARCHES, check_agreement, compare, sample_sources
@@ -184,6 +185,15 @@ def test_a_damaged_tokenizer_of_a_model_folder_is_rejected(
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
     with pytest.raises(UserError, match=message):
         Tokenizer.load(path)
+
+
+def test_identical_tokenizers_are_loaded_once(valid_folder: Path, tmp_path: Path) -> None:
+    there = Path(shutil.copytree(valid_folder, tmp_path / "there"))
+    source, target = from_marian_tokenizer(there)
+    assert (source is target) == ((there / "source.spm").read_bytes() == (there / "target.spm").read_bytes())
+    shutil.copy(there / "source.spm", there / "target.spm")
+    source, target = from_marian_tokenizer(there)
+    assert source is target
 
 
 def test_no_tokens_can_be_added_to_an_imported_tokenizer(imported: Translator) -> None:
