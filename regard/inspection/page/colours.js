@@ -7,9 +7,17 @@ const SIGNED_LIGHT = [[150, 70, 0], [232, 163, 92], [247, 249, 252], [110, 160, 
 const SIGNED_DARK = [[255, 190, 110], [160, 92, 30], [27, 31, 40], [44, 98, 158], [170, 214, 255]];
 const GAMMA = 0.7; // makes small weights visible
 
+/** The scales that have been computed; a table of vectors asks for one a thousand times. */
+const scales = new Map();
+
 /** Returns 256 colours as RGBA bytes, from 0 to the maximum, or from the most negative to the most positive value. */
 export function makeScale(dark, signed) {
   const stops = signed ? (dark ? SIGNED_DARK : SIGNED_LIGHT) : dark ? DARK : LIGHT;
+  if (!scales.has(stops)) scales.set(stops, computeScale(stops, signed));
+  return scales.get(stops);
+}
+
+function computeScale(stops, signed) {
   const bytes = new Uint8ClampedArray(256 * 4);
   for (let i = 0; i < 256; i++) {
     bytes.set([...interpolate(stops, signed ? i / 255 : (i / 255) ** GAMMA), 255], 4 * i);
