@@ -20,6 +20,8 @@ WIDTHS = (1440, 820, 390)
 LANGUAGES = {"en": "en-GB", "zh": "zh-CN"}
 THEMES = ("light", "dark")
 SERIOUS = ("serious", "critical")
+STATES = {"arithmetic": "&step=8"}
+"""States in which sections show most; the last step of the arithmetic shows all results."""
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 AXE = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations.map(
   ({id, impact, nodes}) => [id, impact, nodes.map((node) => `${node.target} ${node.any[0]?.message ?? ""}`)])"""
@@ -60,7 +62,8 @@ def visit_sections(visit: Visit, options: argparse.Namespace, name: str) -> list
                 continue
             view = f"{model['name']}-{section}-{name}"
             page.evaluate("document.documentElement.removeAttribute('data-ready')")
-            page.evaluate("(hash) => { location.hash = hash; }", f"#{section}?model={model['name']}&image=apple")
+            address = f"#{section}?model={model['name']}&image=apple{STATES.get(section, '')}"
+            page.evaluate("(hash) => { location.hash = hash; }", address)
             page.wait_for_selector(f"html[data-ready={section}]", state="attached", timeout=60_000)
             page.wait_for_timeout(200)
             problems += [f"{view}: {problem}" for problem in check(page, options.axe)]

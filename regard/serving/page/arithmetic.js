@@ -156,7 +156,7 @@ function createOutputs({ content, arrays }, strings) {
       ...strip(strings.residual(content), residual), ...strip(strings.update, update), ...strip(strings.added, added)),
     create("div", { "data-step": 8 }, ...strip(strings.hidden, hidden), ...strip(strings.transformed, transformed)),
   ];
-  return create("div", { class: "outputs" },
+  return createScroller("outputs", strings.headOutputs,
     create("div", { "data-step": 5 },
       create("h3", { text: strings.headOutput }),
       drawVector(sliceArray(heads, state.head).values, maximum)),

@@ -123,8 +123,8 @@ export const STRINGS = {
           + "length: the cost falls from n² to n for n tokens. Linear attention does this, with a positive function of q and k in place of softmax. "
           + "What is lost is sharpness: it cannot put all weight on one key." },
       { title: "Images: ViT",
-        text: "An image becomes a sequence: 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
-          + "and an encoder with 12 heads of width 64 does the rest. Rollout multiplies the attention of all layers and shows which patches reached the answer." },
+        text: "An image becomes a sequence of patches. In the original ViT, 224×224 pixels are 196 patches of 16×16×3 = 768 numbers, each projected to a token. A class token is put in front (197 tokens), learned positions are added, "
+          + "and an encoder with 12 heads of width 64 does the rest; the model below may be smaller. Rollout multiplies the attention of all layers and shows which patches reached the answer." },
       { title: "Images: Swin",
         text: "Attention over all patches costs n². Swin attends within windows, shifts the windows by half in every second layer so that information crosses their borders, and merges 2×2 patches "
           + "between stages, so that later windows see more of the image. Click a patch: only its own window lights up." },
@@ -232,8 +232,8 @@ export const STRINGS = {
         text: "第 6 步是权重乘以 V。每个词元写成一列，分数就是 A = KᵀQ，输出就是 O = V·softmax(A)。如果没有 softmax，V(KᵀQ) = (V·Kᵀ)Q，而 V·Kᵀ 的大小与长度无关，n 个词元的计算量就从 n² 降到 n。"
           + "线性注意力正是如此，用 q 和 k 的正值函数代替 softmax。代价是不够集中：它不能把全部权重放在一个键上。" },
       { title: "图像：ViT",
-        text: "图像变成序列：224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
-          + "其余交给有 12 个头、每头宽度 64 的编码器。注意力展开把各层的注意力相乘，显示哪些图块影响了答案。" },
+        text: "图像变成图块的序列。最初的 ViT 把 224×224 像素分成 196 个图块，每块 16×16×3 = 768 个数，投影成一个词元。前面加上类别词元（共 197 个），再加上可学习的位置编码，"
+          + "其余交给有 12 个头、每头宽度 64 的编码器；下面的模型可能小一些。注意力展开把各层的注意力相乘，显示哪些图块影响了答案。" },
       { title: "图像：Swin",
         text: "所有图块之间的注意力，计算量是 n²。Swin 只在窗口内计算注意力，每隔一层把窗口移动一半，信息才能跨过边界；各阶段之间把 2×2 个图块合并，后面的窗口就能看到更大的范围。"
           + "点击一个图块：只有它所在的窗口亮起。" },
