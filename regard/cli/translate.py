@@ -18,13 +18,13 @@ import typer
 from regard.cli import options
 from regard.cli.record_files import SEPARATOR, Form, RecordCount, RecordFile, count_lines, count_records
 from regard.cli.shards import is_folder
-from regard.data.text.sentences import LengthWarnings
 from regard.errors import UserError
 from regard.files import open_regular
 
 if TYPE_CHECKING:
     from regard.console import Interruptions
     from regard.data.text.glossary import Glossary
+    from regard.data.text.sentences import LengthWarnings
     from regard.decoding.settings import DecodingSettings
     from regard.pipelines.constraints import Constraints
     from regard.pipelines.hypothesis import Hypothesis
@@ -367,6 +367,12 @@ def _translate_lines(
         typer.echo(f"regard: {lost} of {counts.terms} terms of the glossary are not in the translations", err=True)
 
 
+def _count_long_lines() -> LengthWarnings:
+    from regard.data.text.sentences import LengthWarnings
+
+    return LengthWarnings("line")
+
+
 @dataclass
 class TranslationCounts:
     """Numbers of records, translations, violated constraints, and terms in the best translations; long lines."""
@@ -376,7 +382,7 @@ class TranslationCounts:
     violations: int = 0
     terms: int = 0
     kept_terms: int = 0
-    lengths: LengthWarnings = field(default_factory=lambda: LengthWarnings("line"))
+    lengths: LengthWarnings = field(default_factory=_count_long_lines)
 
     def add(self, number: int, hypotheses: Sequence[Hypothesis]) -> None:
         """Count the n best translations of a line."""
