@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from harness import RESULTS, default_threads, environment, save_result
 from torch import Tensor, nn
 
-from regard.evaluation.speed.attention import KINDS, WINDOW, AttentionFunction, Heads, Row, measure_length, too_slow
+from regard.evaluation.benchmark.attention import KINDS, WINDOW, AttentionFunction, Heads, Row, measure_length, too_slow
 
 HEADS, WIDTH = 8, 64
 FIGURE = Path(__file__).parent.parent / "docs" / "images" / "attention-cost.svg"
@@ -114,7 +114,7 @@ def plot(target: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "regard"
     from matplotlib import pyplot as plt
 
-    from regard.evaluation.speed.plot import COLOURS
+    from regard.evaluation.benchmark.plot import COLOURS
 
     results = [
         json.loads(path.read_text("utf-8"))

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from harness import environment, measure_alternately, save_result
 
-from regard.data.builtin.shapes import render_shapes
+from regard.data.builtin.rendered_shapes import render_shapes
 from regard.data.images.augmentation import Augmentation, AugmentationSettings
 from regard.data.images.datasets import ImageDataset, StreamedImages
 from regard.data.images.image_sets import ImageSettings, open_splits
+from regard.data.images.image_store import open_image_store, write_image_store
 from regard.data.images.preprocessing import Normalisation, Resize
-from regard.data.images.store import open_image_store, write_image_store
 
 BATCH = 256
 

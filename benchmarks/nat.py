@@ -41,9 +41,9 @@ from regard.data.builtin.corpus import load_examples
 from regard.data.text.readers import read_pairs
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.decoding.nat import NATGenerator
+from regard.evaluation.benchmark.harness import Result, measure_speed, tabulate
+from regard.evaluation.benchmark.translation import TranslationSystem
 from regard.evaluation.metrics import bleu, exact_match
-from regard.evaluation.speed.harness import Result, measure_speed, tabulate
-from regard.evaluation.speed.translation import TranslationSystem
 from regard.ops.dispatch import choose_device
 from regard.pipelines.translator import Translator
 
@@ -261,7 +261,7 @@ def save_results(
 
 def plot_all() -> None:
     """Draw all results of `timing`; a separate stage because matplotlib may be missing on the GPU machine."""
-    from regard.evaluation.speed.plot import save_quality_plot
+    from regard.evaluation.benchmark.plot import save_quality_plot
 
     for path in RESULTS.glob("nat-[cg]pu.json"):
         result = json.loads(path.read_text(encoding="utf-8"))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from regard.registry import register
     from regard.training.objectives.registry import Objective, ObjectiveSettings
     from regard.training.task import LossSum, Task, Validation
-    from regard.training.tasks.simple import SimpleRecipe, SimpleTask, TensorBatch
+    from regard.training.tasks.simple_task import SimpleRecipe, SimpleTask, TensorBatch
 
 _NAMES = {
     "regard.attention.core": "attend attention_scores attention_weights",
@@ -73,7 +73,7 @@ _NAMES = {
     "regard.registry": "register",
     "regard.training.objectives.registry": "Objective ObjectiveSettings",
     "regard.training.task": "LossSum Task Validation",
-    "regard.training.tasks.simple": "SimpleRecipe SimpleTask TensorBatch",
+    "regard.training.tasks.simple_task": "SimpleRecipe SimpleTask TensorBatch",
 }
 """Public names of each module."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,10 +24,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from regard import SearchSettings
+from regard.data.array_store import DamagedStoreError, StoreWriter
 from regard.data.images.image_sets import ImageSettings, open_images
+from regard.data.images.image_store import open_image_store
 from regard.data.images.preprocessing import ImagePreprocessing, decode_image
-from regard.data.images.store import open_image_store
-from regard.data.store import DamagedStoreError, StoreWriter
 from regard.data.text.corpus import align
 from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.readers import Pair, PairRecord, read_parallel

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard.evaluation.speed.plot import COLOURS as COLOURS
+from regard.evaluation.benchmark.plot import COLOURS as COLOURS
 
 
 def panels(count: int, label: str, rows: int = 1, **options: Any) -> tuple[Figure, Sequence[Axes]]:

@@ -9,7 +9,7 @@ from attention import flash_linear_attention, routing_transformer
 from torch import Tensor
 
 from regard.attention.linear import Linear
-from regard.evaluation.speed.attention import Heads, trained_routing
+from regard.evaluation.benchmark.attention import Heads, trained_routing
 from regard.masks import Mask
 from regard.ops import dispatch
 from regard.ops import linear_attention as linear_kernels

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from regard.evaluation.speed.harness import Result as BenchResult
-from regard.evaluation.speed.harness import tabulate
+from regard.evaluation.benchmark.harness import Result as BenchResult
+from regard.evaluation.benchmark.harness import tabulate
 
 from .kernels import MATMULS, REST, sum_by_group
 from .markdown import cite, paragraphs, table

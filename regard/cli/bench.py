@@ -17,8 +17,8 @@ from regard.files import replace_text_file
 if TYPE_CHECKING:
     import torch
 
-    from regard.evaluation.speed.harness import Report, SpeedReport
-    from regard.evaluation.speed.translation import TranslationSystem
+    from regard.evaluation.benchmark.harness import Report, SpeedReport
+    from regard.evaluation.benchmark.translation import TranslationSystem
 
 
 def bench(
@@ -52,11 +52,11 @@ def bench(
     device: Device = "auto",
 ) -> None:
     """Time models on this machine, also in comparison with other libraries with the same weights."""
-    from regard.evaluation.speed.attention import benchmark_attention
-    from regard.evaluation.speed.harness import SpeedReport, check_libraries, describe_environment, summarise
-    from regard.evaluation.speed.plot import save_quality_plot
+    from regard.evaluation.benchmark.attention import benchmark_attention
+    from regard.evaluation.benchmark.harness import SpeedReport, check_libraries, describe_environment, summarise
+    from regard.evaluation.benchmark.plot import save_quality_plot
     from regard.ops.dispatch import choose_device
-    from regard.training.speed import open_run, time_training
+    from regard.training.benchmark import open_run, time_training
 
     if training and attention:
         raise UserError("--training and --attention are two benchmarks; choose one")
@@ -98,7 +98,7 @@ def bench(
 
 def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Path | None) -> None:
     """Reject invalid files before anything is loaded."""
-    from regard.evaluation.speed.plot import check_plot_path
+    from regard.evaluation.benchmark.plot import check_plot_path
 
     if ref is not None and src is None:
         raise UserError("--ref needs --src, the source sentences")
@@ -112,7 +112,7 @@ def _check_files(src: Path | None, ref: Path | None, out: Path | None, plot: Pat
 
 def _common_input_type(runs: Sequence[str]) -> str:
     """Return what the models process, which must be the same: they are timed on the same inputs."""
-    from regard.evaluation.speed.harness import split_options
+    from regard.evaluation.benchmark.harness import split_options
     from regard.models.folder import find_model_folder, is_exported, model_input_type
 
     types = []
@@ -127,7 +127,7 @@ def _common_input_type(runs: Sequence[str]) -> str:
 def _benchmark_images(
     runs: Sequence[str], batch: Sequence[int], seconds: float, libraries: Sequence[str], device: torch.device
 ) -> SpeedReport:
-    from regard.evaluation.speed.images import ImageSystem, benchmark_classifiers
+    from regard.evaluation.benchmark.images import ImageSystem, benchmark_classifiers
     from regard.interop.huggingface_vision import build_huggingface_classifier
 
     systems = [ImageSystem.open(run, device) for run in runs]
@@ -150,10 +150,10 @@ def _benchmark_text(
     tokenize: str | None,
 ) -> SpeedReport:
     from regard.cli.evaluate import choose_tokenisation
-    from regard.evaluation.speed.harness import choose_batch_sizes, split_options
-    from regard.evaluation.speed.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
+    from regard.evaluation.benchmark.harness import choose_batch_sizes, split_options
+    from regard.evaluation.benchmark.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
     from regard.interop.ctranslate2 import load_translator
-    from regard.training.speed import validation_sentences
+    from regard.training.benchmark import validation_sentences
 
     src, ref = files
     if src is not None:
@@ -178,8 +178,8 @@ def _benchmark_text(
 
 def _open_in_library(library: str, run: str, device: torch.device) -> TranslationSystem:
     """Open the model of a run in another library, with the same search settings."""
-    from regard.evaluation.speed.harness import split_options
-    from regard.evaluation.speed.translation import TranslationSystem
+    from regard.evaluation.benchmark.harness import split_options
+    from regard.evaluation.benchmark.translation import TranslationSystem
     from regard.interop.ctranslate2 import load_translator
     from regard.interop.huggingface_translation import load_in_transformers
 

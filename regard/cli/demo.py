@@ -133,7 +133,7 @@ def render_splits(folder: Path) -> None:
     """Render shapes into class folders below train/, valid/ and test/, atomically."""
     from PIL import Image
 
-    from regard.data.builtin.shapes import render_shapes
+    from regard.data.builtin.rendered_shapes import render_shapes
     from regard.models.folder import replace_folder
 
     with replace_folder(folder) as fresh:

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, ClassVar, Literal, cast
 import fsspec
 import numpy as np
 
-from regard.data.store import ArrayWriter
+from regard.data.array_store import ArrayWriter
 from regard.data.text.readers import BYTE_ORDER_MARK, COMPRESSION_SUFFIXES, format_suffix, text_of
 from regard.errors import UserError, import_optional, one_line
 from regard.files import MAX_LINE_BYTES, parse_json

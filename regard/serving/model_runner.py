@@ -28,9 +28,9 @@ from regard.pipelines.classifier import Classifier, Ranking
 from regard.pipelines.hypothesis import Hypothesis
 from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import UNFINISHED, Alignment, Alignments, LoadRequest, ModelInfo, Terms, Translation
+from regard.serving.page_data import images, overview, text
+from regard.serving.page_data.positions import view_positions
 from regard.serving.training_log import has_log, has_model
-from regard.serving.views import images, overview, text
-from regard.serving.views.positions import view_positions
 
 WARM_UP_SENTENCES = ("Warm up.", "A longer sentence selects the kernels and allocates the memory of longer batches.")
 TEXT_VIEWS = {
@@ -196,7 +196,7 @@ class TranslationRunner(ModelRunner):
         found: list[Any] = []
 
         def run_views(requests: Sequence[dict[str, Any]]) -> list[Any]:
-            from regard.serving.views.training import Checkpoints
+            from regard.serving.page_data.training import Checkpoints
 
             if not found:
                 found.append(Checkpoints(run, device))

@@ -30,7 +30,7 @@ ENTRY, BUNDLE = "page.js", "bundle.js"
 BINARY = "application/octet-stream"
 PACKET_RESPONSE: dict[str, Any] = {
     "response_class": Response,
-    "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see regard/serving/views/packet.py"}},
+    "responses": {200: {"content": {BINARY: {}}, "description": "JSON and arrays; see serving/page_data/packet.py"}},
 }
 HTML_RESPONSE: dict[str, Any] = {  # with HTMLResponse as the class, the schema would describe errors as HTML, too
     "response_class": Response,

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.store import DamagedStoreError
+from regard.data.array_store import DamagedStoreError
 from regard.errors import UserError
 from regard.files import open_regular, read_json
 from regard.models.folder import recover_folder, replace_folder

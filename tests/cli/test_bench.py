@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.data.images.preprocessing import ImagePreprocessing
-from regard.evaluation.speed import attention
+from regard.evaluation.benchmark import attention
 from regard.models.croco import CroCo, CroCoConfig
 from regard.models.folder import save_model
 from regard.models.vit import ViT, ViTConfig

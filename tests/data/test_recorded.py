@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.builtin.shapes import CLASSES, render_shapes
+from regard.data.builtin.rendered_shapes import CLASSES, render_shapes
 from regard.data.images.augmentation import Augmentation, AugmentationSettings
 from regard.data.images.preprocessing import Normalisation
 from regard.data.two_view.pairs import render_pairs, render_stereo

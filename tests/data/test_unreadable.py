@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from regard.config import Settings
+from regard.data.array_store import DamagedStoreError
 from regard.data.images import preprocessing
 from regard.data.images.image_sets import ImageSettings, open_images
 from regard.data.images.preprocessing import ImageError, _orientation, open_image
 from regard.data.images.tar import _parse_label
-from regard.data.store import DamagedStoreError
 from regard.data.text.tokens import ParallelTokens, RaggedArray, open_token_store, write_token_store
 from regard.errors import UserError
 from tests.data.images.helpers import encoded

@@ -21,7 +21,7 @@ from regard.models.folder import model_on_meta, read_config, recover_folder, sav
 from regard.models.swin import Swin, SwinConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.ops.dispatch import fused_block_applies
-from regard.serving.views.positions import _choose_positions
+from regard.serving.page_data.positions import _choose_positions
 
 TINY = ViTConfig(image=8, patch=4, width=8, layers=1, heads=2, hidden=8, classes=2)
 

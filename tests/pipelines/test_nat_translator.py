@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import regard
+from regard.evaluation.benchmark.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.evaluation.metrics import bleu
-from regard.evaluation.speed.translation import Sentences, TranslationSystem, benchmark_translators
 from regard.inspection.translation import translation_scene
 from regard.training.run import run_recipe
 from tests.conftest import Command, small_recipe, toy_pairs

@@ -27,7 +27,7 @@ from regard.serving.service import Service
 from regard.serving.telemetry import Metrics
 from tests.asynchronous import run_in_thread
 from tests.serving.server_process import ServerProcess, wait_until
-from tests.serving.test_views import unpack
+from tests.serving.test_page_data import unpack
 
 
 class ThreadWorker:

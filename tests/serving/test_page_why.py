@@ -11,8 +11,8 @@ from regard.inspection.explain.explanation import explain
 from regard.inspection.explain.lens import read_layers
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner
+from regard.serving.page_data.text import MAX_POINTS
 from regard.serving.page_schemas import LensResponse, WhyResponse
-from regard.serving.views.text import MAX_POINTS
 from tests.serving.page import Page, to_number
 
 SENTENCE = "I love apples"

@@ -15,7 +15,7 @@ from regard.serving.messages import UNFINISHED, LoadRequest
 from regard.serving.model_runner import load_runner
 from regard.serving.training_log import checkpoint_steps, read_log
 from tests.serving.page import Page
-from tests.serving.test_views import unpack
+from tests.serving.test_page_data import unpack
 
 
 def write_lines(run: Path, *lines: str) -> None:

@@ -17,6 +17,7 @@ from regard.errors import UserError
 from regard.models.folder import save_model
 from regard.models.vit import ViT, ViTConfig
 from regard.training import memory
+from regard.training.benchmark import TransformersCrossEntropy, use_transformers_model, validation_sentences
 from regard.training.checkpoint import DamagedError, _verify, save_shards
 from regard.training.distillation import Distillation, Provenance
 from regard.training.loop import StepResult, SummedLosses, TrainingLoop
@@ -24,13 +25,12 @@ from regard.training.memory import build_model
 from regard.training.metrics_log import _as_markdown
 from regard.training.run import Run, _create_folder
 from regard.training.run_folder import _logged_step
-from regard.training.speed import TransformersCrossEntropy, use_transformers_model, validation_sentences
 from regard.training.state import _load_weights
 from regard.training.step_timing import StepTiming, _StepClock
 from regard.training.tasks.classification.task import ClassificationTask
 from regard.training.tasks.croco import CroCoTask
 from regard.training.tasks.registry import load_recipe
-from regard.training.tasks.simple import SimpleTask, load_model_of
+from regard.training.tasks.simple_task import SimpleTask, load_model_of
 from regard.training.tasks.translation.task import TranslationTask
 from tests.conftest import SMALL
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regard.data.array_store import DamagedStoreError, Store, StoreWriter, open_store
 from regard.data.batching import hash_integers
-from regard.data.store import DamagedStoreError, Store, StoreWriter, open_store
 
 Ints = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-// Packets of JSON and arrays; the format is described in views/packet.py.
+// Packets of JSON and arrays; the format is described in page_data/packet.py.
 
 const ENCODINGS = { u1: [Uint8Array, 255], u2: [Uint16Array, 65535], f4: [Float32Array], b1: [Uint8Array] };
 

@@ -32,7 +32,7 @@ from regard.training.memory import build_model, describe_size
 from regard.training.progress import Progress
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
 from regard.training.task import InitialModel, LossSum, Step, Validation, copy_weights
-from regard.training.tasks.simple import P, SimpleTask, TensorBatch, load_model_of
+from regard.training.tasks.simple_task import P, SimpleTask, TensorBatch, load_model_of
 
 PRESETS = ("micro", "mini", "small", "base", "large")
 HEAD_KEYS = ("head", "outputs", "head_width")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regard.data.array_store import DamagedStoreError
 from regard.data.batching import hash_integers
-from regard.data.store import DamagedStoreError
 from regard.data.text.bpe_dropout import WordTypes, sample_segmentations
 from regard.data.text.encoding import SkippedPairs, tokenise_corpus
 from regard.data.text.readers import Pair, PairRecord

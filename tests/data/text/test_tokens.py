@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.store import DamagedStoreError, store_checksum
+from regard.data.array_store import DamagedStoreError, store_checksum
 from regard.data.text.tokens import ParallelTokens, RaggedArray, open_token_store, write_token_store
 
 ROWS = [[5, 6, 7], [], [8], [9, 10]]

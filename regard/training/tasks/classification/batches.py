@@ -18,7 +18,7 @@ from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_bat
 from regard.data.images.preprocessing import ImagePreprocessing, Normalisation
 from regard.training.state import DataShard, Position, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
-from regard.training.tasks.simple import TensorBatch
+from regard.training.tasks.simple_task import TensorBatch
 
 GROUP_IMAGES, GROUP_BYTES = 1024, 2**23
 """On a GPU, several small batches are augmented at once, up to this size: augmentation launches hundreds of kernels,

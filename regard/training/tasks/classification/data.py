@@ -13,8 +13,8 @@ from pathlib import Path
 from regard.data.images.augmentation import measure_normalisation
 from regard.data.images.datasets import ImageDataset
 from regard.data.images.image_sets import ImageSet, open_images, open_splits
+from regard.data.images.image_store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.data.images.preprocessing import ImagePreprocessing
-from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.errors import UserError
 from regard.files import read_json
 from regard.training.prepared_data import (

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from regard.data.images.augmentation import EvalTransform
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
+from regard.data.images.image_store import SKIPPED
 from regard.data.images.preprocessing import Normalisation
-from regard.data.images.store import SKIPPED
 from regard.layers import ImageModel
 from regard.models.folder import unique_tensors
 from regard.pipelines.classifier import Classifier

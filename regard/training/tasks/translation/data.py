@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from rich.console import Console
 
-from regard.data.store import store_checksum
+from regard.data.array_store import store_checksum
 from regard.data.text.annotation import TermAnnotation
 from regard.data.text.bpe_dropout import WordTypes
 from regard.data.text.cleaning.report import Report

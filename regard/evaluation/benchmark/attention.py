@@ -21,7 +21,7 @@ from regard.attention.linear import Linear
 from regard.attention.local import Local
 from regard.attention.multi_head import Attention
 from regard.attention.routing import Routing
-from regard.evaluation.speed.harness import format_table
+from regard.evaluation.benchmark.harness import format_table
 from regard.masks import Mask
 from regard.models.folder import CONFIG, build_on_meta, find_model_folder, read_config
 from regard.models.transformer import Transformer

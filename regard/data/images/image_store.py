@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from regard.data.array_store import StoreWriter, open_store, read_description
 from regard.data.images.datasets import ImageDataset, StreamedImages, TensorImages, read_resized
 from regard.data.images.image_sets import ImageSet
 from regard.data.images.preprocessing import ImageError, Resize, prefetch
-from regard.data.store import StoreWriter, open_store, read_description
 from regard.errors import UserError
 from regard.threads import available_cpus
 

@@ -34,8 +34,8 @@ from regard.models.nat import NATransformer
 from regard.pipelines.hypothesis import Hypothesis, Iteration, TreeNode
 from regard.pipelines.translator import Translator, to_glossary
 from regard.serving.messages import Quality
-from regard.serving.views.attention import arithmetic_packet, attention_module, shrink
-from regard.serving.views.packet import Arrays, pack
+from regard.serving.page_data.attention import arithmetic_packet, attention_module, shrink
+from regard.serving.page_data.packet import Arrays, pack
 
 DIGITS = 4
 MAX_POINTS = 1024

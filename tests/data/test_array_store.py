@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.store import DESCRIPTION, DamagedStoreError, Store, StoreWriter, open_store, store_checksum
+from regard.data.array_store import DESCRIPTION, DamagedStoreError, Store, StoreWriter, open_store, store_checksum
 
 
 def write(folder: Path, chunks: int = 1) -> Path:

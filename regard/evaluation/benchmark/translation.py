@@ -11,8 +11,8 @@ import torch
 from regard.data.text.readers import read_lines, read_parallel
 from regard.decoding.settings import DecodingSettings, parse_settings
 from regard.errors import prefix_errors
+from regard.evaluation.benchmark.harness import Result, SpeedReport, measure_speed, share_of_same, split_options
 from regard.evaluation.metrics import bleu
-from regard.evaluation.speed.harness import Result, SpeedReport, measure_speed, share_of_same, split_options
 from regard.pipelines.translator import Translator
 
 TIMED = "from text to text: tokenisation, search and detokenisation"

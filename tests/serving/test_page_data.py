@@ -19,10 +19,10 @@ from regard.models.nat import NATransformer, NATransformerConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.serving.messages import LoadRequest
 from regard.serving.model_runner import TranslationRunner, change_search
+from regard.serving.page_data.packet import LARGEST_CODES, pack
+from regard.serving.page_data.positions import view_positions
+from regard.serving.page_data.text import view_beam
 from regard.serving.page_schemas import TokenGraphView
-from regard.serving.views.packet import LARGEST_CODES, pack
-from regard.serving.views.positions import view_positions
-from regard.serving.views.text import view_beam
 from tests.serving.server_process import ServerProcess
 
 TEXT = "I love apples and books"

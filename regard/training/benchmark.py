@@ -14,7 +14,7 @@ from torch import nn
 
 from regard.data.text.readers import read_jsonl
 from regard.errors import UserError, prefix_errors
-from regard.evaluation.speed.harness import format_table
+from regard.evaluation.benchmark.harness import format_table
 from regard.interop.huggingface_translation import build_huggingface
 from regard.interop.huggingface_vision import build_huggingface_classifier
 from regard.ops.linear import supports

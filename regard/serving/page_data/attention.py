@@ -15,7 +15,7 @@ from regard.inspection.flow import Flow, Sublayer
 from regard.inspection.interventions import score_scale
 from regard.inspection.maps import distance, entropy
 from regard.inspection.probe import Quantity
-from regard.serving.views.packet import Array, pack
+from regard.serving.page_data.packet import Array, pack
 
 INPUT_FEATURES = 3
 THUMBNAIL_SIZE = 52

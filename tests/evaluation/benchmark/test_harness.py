@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from regard.errors import UserError
-from regard.evaluation.metrics import Score
-from regard.evaluation.speed import harness
-from regard.evaluation.speed.harness import (
+from regard.evaluation.benchmark import harness
+from regard.evaluation.benchmark.harness import (
     Result,
     SpeedReport,
     Timing,
@@ -25,13 +24,14 @@ from regard.evaluation.speed.harness import (
     summarise,
     tabulate,
 )
-from regard.evaluation.speed.plot import (
+from regard.evaluation.benchmark.plot import (
     COLOURS,
     MARKERS,
     check_plot_path,
     draw_quality_against_speed,
     save_quality_plot,
 )
+from regard.evaluation.metrics import Score
 
 ITEMS = ["a", "b", "c", "d", "e"]
 

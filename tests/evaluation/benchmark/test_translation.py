@@ -11,11 +11,11 @@ import torch
 
 from regard.decoding.settings import SearchSettings
 from regard.errors import UserError
-from regard.evaluation.speed.harness import Result
-from regard.evaluation.speed.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
+from regard.evaluation.benchmark.harness import Result
+from regard.evaluation.benchmark.translation import SENTENCES, Sentences, TranslationSystem, benchmark_translators
 from regard.interop.huggingface_translation import load_in_transformers
 from regard.pipelines.translator import Translator
-from regard.training.speed import validation_sentences
+from regard.training.benchmark import validation_sentences
 from tests.conftest import Command, toy_pairs
 
 SOURCES = ["I love apples", "They buy tea and dogs", "We see cats", "You want books", "Children love tea"]

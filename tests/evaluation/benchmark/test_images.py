@@ -9,7 +9,7 @@ import torch
 
 from regard.data.images.preprocessing import ImagePreprocessing
 from regard.errors import UserError
-from regard.evaluation.speed.images import ImageSystem, benchmark_classifiers, random_images
+from regard.evaluation.benchmark.images import ImageSystem, benchmark_classifiers, random_images
 from regard.models.vit import ViT, ViTConfig
 from regard.pipelines.classifier import Classifier
 from tests.conftest import Command

@@ -21,9 +21,9 @@ from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
 from regard.pipelines.translator import Translator
-from regard.serving.views.attention import shrink
-from regard.serving.views.images import PATCHES_PER_SIDE, classify_pixels, open_image, open_views
-from regard.serving.views.packet import Arrays, pack
+from regard.serving.page_data.attention import shrink
+from regard.serving.page_data.images import PATCHES_PER_SIDE, classify_pixels, open_image, open_views
+from regard.serving.page_data.packet import Arrays, pack
 
 FEATURES = 24
 """Number of features of each vector that the page shows."""

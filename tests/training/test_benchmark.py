@@ -11,9 +11,7 @@ import torch
 from regard.errors import UserError
 from regard.ops.linear import supports
 from regard.training import speed as training
-from regard.training.recipe import Recipe
-from regard.training.run import run_recipe
-from regard.training.speed import (
+from regard.training.benchmark import (
     Row,
     Variant,
     changes_for_libraries,
@@ -23,6 +21,8 @@ from regard.training.speed import (
     time_training,
     use_transformers_model,
 )
+from regard.training.recipe import Recipe
+from regard.training.run import run_recipe
 from regard.training.step_timing import MIN_GROUPS, StepTiming
 from regard.training.tasks.registry import load_recipe
 from tests.conftest import Command, small_recipe

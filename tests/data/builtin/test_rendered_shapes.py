@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from regard.data.builtin.shapes import CLASSES, SHAPES, _distances, render_shapes
+from regard.data.builtin.rendered_shapes import CLASSES, SHAPES, _distances, render_shapes
 
 
 def test_images_depend_on_the_seed_only() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 from regard.errors import UserError
 from regard.models.folder import read_safetensors
 from regard.pipelines.translator import Translator
+from regard.serving.page_data.text import view_map
 from regard.serving.training_log import checkpoint_folder
-from regard.serving.views.text import view_map
 from regard.training.checkpoint import TENSORS
 from regard.training.state import model_tensors
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.evaluation.speed import attention
-from regard.evaluation.speed.attention import (
+from regard.evaluation.benchmark import attention
+from regard.evaluation.benchmark.attention import (
     COMPARED,
     KINDS,
     AttentionFunction,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.data.images.preprocessing import Pixels
 from regard.errors import UserError
-from regard.evaluation.speed.harness import (
+from regard.evaluation.benchmark.harness import (
     BATCH_SIZES,
     Result,
     SpeedReport,

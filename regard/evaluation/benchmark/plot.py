@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.errors import UserError
-from regard.evaluation.speed.harness import Result
+from regard.evaluation.benchmark.harness import Result
 from regard.inspection.fonts import save_figure
 
 FORMATS = (".png", ".svg", ".pdf")

@@ -20,8 +20,8 @@ from regard.models.croco import CroCo
 from regard.models.swin import Swin
 from regard.models.vit import ViT
 from regard.pipelines.classifier import Classifier
-from regard.serving.views.attention import arithmetic_packet, attention_module, shrink
-from regard.serving.views.packet import Arrays, pack
+from regard.serving.page_data.attention import arithmetic_packet, attention_module, shrink
+from regard.serving.page_data.packet import Arrays, pack
 
 PADDING = "·"
 """Label of a token that only fills an incomplete window."""

@@ -10,8 +10,8 @@ from PIL import Image
 from regard.data.images import store
 from regard.data.images.datasets import StreamedImages, TensorImages, prefetch_batches
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images
+from regard.data.images.image_store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.data.images.preprocessing import Resize
-from regard.data.images.store import has_pixels, open_image_store, should_store, stored_names, write_image_store
 from regard.errors import UserError
 from regard.models.folder import replace_folder
 from tests.data.images.helpers import encoded, folder_of_classes, random_pixels, write

@@ -11,7 +11,7 @@ from regard.attention.multi_head import Rotary, Rotary2D
 from regard.inspection.positions import encode_positions, find_positions, rotary_angles, similarity
 from regard.layers import Diagonal, Learned, Sinusoidal, Sinusoidal2D
 from regard.models.vit import ViT
-from regard.serving.views.packet import Array, Arrays, pack
+from regard.serving.page_data.packet import Array, Arrays, pack
 
 GRID_SIZE = 8
 """Rows and columns of the grid on which two-dimensional encodings are shown."""
