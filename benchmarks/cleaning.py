@@ -70,7 +70,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--languages", nargs=2, default=["en", "de"])
     parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--set", action="append", default=[], dest="changes")
-    parser.add_argument("--tokenize", default="none", help="sacreBLEU tokeniser; none for tokenised text")
+    parser.add_argument("--tokenize", default="none", help="sacreBLEU tokenizer; none for tokenised text")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--limit", type=float, default=86_400, help="seconds for all runs")
     parser.add_argument("--mps", action="store_true", help="share the GPU by NVIDIA's multi-process service")

@@ -46,7 +46,7 @@ def bench(
     attention: Annotated[
         bool, typer.Option("--attention", help="time every kind of attention by sequence length")
     ] = False,
-    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for tokenised text")] = None,
+    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokenizer; 'none' for tokenised text")] = None,
     out: Annotated[Path | None, typer.Option(help="file for the results as JSON")] = None,
     plot: Annotated[Path | None, typer.Option(help="plot of quality against speed: .png, .svg or .pdf")] = None,
     device: Device = "auto",

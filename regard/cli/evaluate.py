@@ -46,7 +46,7 @@ def evaluate(
     pictures: Annotated[Path | None, typer.Option(help="with --data: folder for plots of the results")] = None,
     against: Annotated[Path | None, typer.Option(help="other model, file of translations, or scores.json")] = None,
     paired: Annotated[bool, typer.Option("--paired", help="paired bootstrap test of the difference")] = False,
-    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokeniser; 'none' for tokenised text")] = None,
+    tokenize: Annotated[str | None, typer.Option(help="sacreBLEU tokenizer; 'none' for tokenised text")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="ignore case")] = False,
     split_lines: Annotated[
         bool, typer.Option("--split-sentences", help="translate lines sentence by sentence, as regard translate does")
@@ -197,7 +197,7 @@ def _check_system(system: System, settings: DecodingSettings, lines: int, save: 
 def choose_tokenisation(
     given: str | None, languages: Sequence[str | None], source: Path, reference: Path | None
 ) -> str:
-    """Return the given tokeniser, or that of the target language, taken from the models or else from the file names."""
+    """Return the given tokenizer, or that of the target language, taken from the models or else from the file names."""
     from regard.data.text.languages import tokenisation_for
     from regard.evaluation.metrics import check_tokenisation
     from regard.training.tasks.translation.recipe import DataSettings

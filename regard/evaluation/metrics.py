@@ -65,7 +65,7 @@ def choose_closest(
 
 
 def check_tokenisation(name: str) -> None:
-    """Raise a `UserError` if sacreBLEU has no such tokeniser, or lacks a package or file that it needs."""
+    """Raise a `UserError` if sacreBLEU has no such tokenizer, or lacks a package or file that it needs."""
     _build_bleu(name, False)
 
 
@@ -96,17 +96,17 @@ def check_sizes(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 def _build_bleu(tokenisation: str, lowercase: bool, effective_order: bool = False) -> BLEU:
     if tokenisation not in BLEU.TOKENIZERS:
         raise UserError(
-            f"sacreBLEU has no tokeniser {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
+            f"sacreBLEU has no tokenizer {tokenisation!r}; choose one of {', '.join(sorted(BLEU.TOKENIZERS))}"
         )
     try:
         return BLEU(tokenize=tokenisation, lowercase=lowercase, force=True, effective_order=effective_order)
     except (RuntimeError, ImportError):
         package = _PACKAGES.get(tokenisation, "sentencepiece")
         raise UserError(
-            f"sacreBLEU's tokeniser {tokenisation!r} needs a package that is not installed; "
+            f"sacreBLEU's tokenizer {tokenisation!r} needs a package that is not installed; "
             f"run pip install '{package}', or choose char"
         ) from None
     except OSError as error:
         raise UserError(
-            f"sacreBLEU's tokeniser {tokenisation!r} needs a file that cannot be downloaded ({error}); choose another"
+            f"sacreBLEU's tokenizer {tokenisation!r} needs a file that cannot be downloaded ({error}); choose another"
         ) from None

@@ -123,8 +123,8 @@ def test_best_model_of_a_stopped_run_is_scored(tmp_path: Path, monkeypatch: pyte
     assert [job.name for job in script.plan(MULTI30K, given)] == [str(run)]  # the same command continues
 
 
-@pytest.mark.parametrize(("reverse", "tokeniser"), [(False, "tok:zh"), (True, "tok:13a")])
-def test_joint_model_is_scored_on_every_set(tmp_path: Path, reverse: bool, tokeniser: str) -> None:
+@pytest.mark.parametrize(("reverse", "tokenizer"), [(False, "tok:zh"), (True, "tok:13a")])
+def test_joint_model_is_scored_on_every_set(tmp_path: Path, reverse: bool, tokenizer: str) -> None:
     table = script.Table.load("en-zh", reverse)
     write_splits(table, tmp_path, train=5)
     given = arguments("en-zh", tmp_path, changes=[*TINY, *SMALL, "objective.r_drop=0"])
@@ -132,7 +132,7 @@ def test_joint_model_is_scored_on_every_set(tmp_path: Path, reverse: bool, token
     result = json.loads((tmp_path / "out" / "joint-seed1.json").read_text())
     assert list(result["sets"]) == ["tatoeba", "3am", "pydocs"]
     for scored in result["sets"].values():
-        assert tokeniser in scored["score"]["signature"]
+        assert tokenizer in scored["score"]["signature"]
         assert scored["chrf"]["metric"] == "chrF2"
     valid = (tmp_path / "out" / "joint-seed1" / f"run-valid.{table.languages[0]}").read_text().splitlines()
     assert len(valid) == 3 * len(PAIRS)

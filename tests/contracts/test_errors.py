@@ -379,7 +379,7 @@ INVALID_USE = {
     "evaluate: different lengths": (evaluate("good.en", "short.zh"), ["good.en has 500", "short.zh has 3"]),
     "evaluate: empty": (evaluate("empty.en", "empty.zh"), ["empty.en", "contains no pairs"]),
     "evaluate: invalid utf-8": (evaluate("latin.en", "good.zh"), ["latin.en, line 7", "UTF-8"]),
-    "evaluate: unknown tokeniser": (evaluate("few.en", "short.zh", "--tokenize", "moses"), ["--tokenize", "'moses'"]),
+    "evaluate: unknown tokenizer": (evaluate("few.en", "short.zh", "--tokenize", "moses"), ["--tokenize", "'moses'"]),
     "evaluate: beam 0": (evaluate("few.en", "short.zh", "--beam", "0"), ["beam", "found 0"]),
     "evaluate: no folder for out": (evaluate("few.en", "short.zh", "--out", "no/such/file"), ["no/such/file"]),
     "evaluate: out is a folder": (evaluate("few.en", "short.zh", "--out", "full"), ["full"]),

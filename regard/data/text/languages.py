@@ -47,7 +47,7 @@ MIN_SHARE = 0.25
 MIN_KANA = 0.05
 """Share of kana among the characters of Japanese text; Chinese has none."""
 
-_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
+_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "char", "th": "char"}
 _UNSPACED = frozenset(("bo", "ja", "km", "lo", "my", "th", "wuu", "yue", "zh", "zt"))
 
 
@@ -57,8 +57,8 @@ def language_name(code: str) -> str:
 
 
 def tokenisation_for(language: str) -> str:
-    """Return the sacreBLEU tokeniser for a language code, such as "zh" or "zh-CN"."""
-    return _TOKENISERS.get(language.split("-")[0].split("_")[0].lower(), "13a")
+    """Return the sacreBLEU tokenizer for a language code, such as "zh" or "zh-CN"."""
+    return _TOKENIZERS.get(language.split("-")[0].split("_")[0].lower(), "13a")
 
 
 def match_language(tag: str, codes: Iterable[str]) -> str | None:
