@@ -15,9 +15,11 @@ from regard.errors import UserError
 from regard.models.card import build_card
 from regard.models.folder import CONFIG, MODELS, load_model, save_model
 from regard.registry import import_extensions, register
+from regard.training.objectives.nat import NATObjectiveSettings
 from regard.training.objectives.registry import OBJECTIVES
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
+from regard.training.tasks.classification.recipe import CrossEntropySettings
 from regard.training.tasks.registry import TASKS, load_recipe
 from tests.conftest import Command
 from tests.extensions import extensions as extensions
@@ -254,6 +256,13 @@ def test_unknown_names_are_rejected(changes: dict[str, object], message: str, tm
     with pytest.raises(UserError) as error:
         image_recipe(tmp_path, **changes)
     assert message in str(error.value)
+
+
+def test_objective_of_another_task_is_rejected(painted: Path) -> None:
+    recipe = image_recipe(painted)
+    assert recipe.changed(objective=CrossEntropySettings()).objective == CrossEntropySettings()
+    with pytest.raises(UserError, match="objective: must be for the task classification, found masked-tokens for nat"):
+        recipe.changed(objective=NATObjectiveSettings())
 
 
 def test_own_objective_checks_its_keys(extensions: Path) -> None:

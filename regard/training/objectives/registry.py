@@ -62,12 +62,19 @@ class ObjectiveSettings(Settings):
 
 
 def select_objective(default: type[ObjectiveSettings]) -> WrapValidator:
-    """Return a validator of a field of type `default` that accepts other objectives for the same task by `kind`."""
+    """Return a validator of a field of type `default` that accepts other objectives for the same task.
+
+    The field is given as an instance of settings, or as a mapping whose `kind` selects the type of settings.
+    """
 
     def parse(value: Any, parse_default: Callable[[Any], ObjectiveSettings]) -> ObjectiveSettings:
+        if isinstance(value, ObjectiveSettings):
+            if value.task != default.task:
+                raise ValueError(f"must be for the task {default.task}, found {value.kind} for {value.task}")
+            return value
         kind = value.get("kind") if isinstance(value, Mapping) else None
         if kind is None or kind == name_of_settings(default):
-            return value if isinstance(value, ObjectiveSettings) else parse_default(value)
+            return parse_default(value)  # rejects what is not a mapping
         if not isinstance(kind, str) or kind not in OBJECTIVES or OBJECTIVES[kind].task != default.task:
             known = [name for name, objective in OBJECTIVES.items() if objective.task == default.task]
             raise ValueError(f"kind must be {OBJECTIVES.explain(kind, known)}, found {kind!r}")
