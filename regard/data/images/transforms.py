@@ -46,21 +46,23 @@ def resized_crop(
     height: Tensor,
     width: Tensor,
     size: int,
-    bicubic: Tensor | None = None,
+    use_bicubic: Tensor | None = None,
 ) -> Tensor:
     """Crop a rectangle, given in fractional pixels, from each image and resize it to a square.
 
-    The interpolation is bilinear, and bicubic for the images selected by `bicubic`, (B,).
+    The interpolation is bilinear, and bicubic for the images selected by `use_bicubic`, (B,).
     """
-    full_height, full_width = images.shape[2:]
+    image_height, image_width = images.shape[2:]
     zero = torch.zeros_like(top)
-    x_row = torch.stack([width / full_width, zero, (2 * left + width) / full_width - 1], 1)
-    y_row = torch.stack([zero, height / full_height, (2 * top + height) / full_height - 1], 1)
+    # In normalised coordinates, the image and the square extend from -1 to 1. A pixel of the square is taken from
+    # x_image = width / image_width * x_square + (2 * left + width) / image_width - 1, and likewise for y.
+    x_row = torch.stack([width / image_width, zero, (2 * left + width) / image_width - 1], 1)
+    y_row = torch.stack([zero, height / image_height, (2 * top + height) / image_height - 1], 1)
     grid = F.affine_grid(torch.stack([x_row, y_row], 1), [*images.shape[:2], size, size], align_corners=False)
     resized = F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
-    if bicubic is not None:
-        smooth = F.grid_sample(images.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
-        resized = torch.where(bicubic[:, None, None, None], smooth, resized)
+    if use_bicubic is not None:
+        bicubic = F.grid_sample(images.float(), grid, mode="bicubic", padding_mode="border", align_corners=False)
+        resized = torch.where(use_bicubic[:, None, None, None], bicubic, resized)
     return to_bytes(resized)
 
 
