@@ -1,1 +1,1 @@
-"""Contents of the page's sections, computed in the workers from plain request fields."""
+"""Contents of the page's sections, computed in the workers from plain request fields, and packed as in `packet`."""
