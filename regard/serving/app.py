@@ -95,6 +95,7 @@ async def lifespan(service: Service, wait_for_models: bool = False) -> AsyncIter
 
 
 async def _load(service: Service) -> None:
+    """Load the models while the server already answers; if that fails, the server stops with `fatal_error`."""
     try:
         await service.start()
     except Exception as error:
