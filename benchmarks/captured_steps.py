@@ -233,7 +233,7 @@ class Bench:
         clock.loop = TrainingLoop(task, recipe.optim, training, folder, clock, processes)
         started = time.perf_counter()
         with suppress(EnoughStepsError):
-            clock.loop.run()
+            clock.loop.train()
         del clock.loop
         return clock, started
 

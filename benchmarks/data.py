@@ -168,16 +168,16 @@ def describe(samples: Samples) -> dict[str, Any]:
 def make_all_batches(run: Path) -> None:
     """Make all batches of the first epoch of a run, and print counts."""
     from regard.training.progress import Progress
-    from regard.training.state import DataShard, Position
+    from regard.training.state import DataPosition, DataShard
     from regard.training.tasks.translation.task import TranslationTask
 
     start = time.perf_counter()
     recipe, progress = load_recipe(run / "recipe.yaml"), Progress(1)
     task = TranslationTask.open(run / "data", recipe, torch.device("cpu"), progress)
-    seen = np.zeros(len(task.train), bool)
+    seen = np.zeros(len(task.train_tokens), bool)
     batches = sentences = 0
     first = 0.0
-    for positioned in task.batches(Position(), DataShard()):
+    for positioned in task.batches(DataPosition(), DataShard()):
         first = first or time.perf_counter() - start
         if positioned.after.epoch:
             break

@@ -192,7 +192,7 @@ def sampling_curve(run: Path, settings: dict[str, Any]) -> list[dict[str, float]
 
 
 def trained_weights(run: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of the optimiser, not their saved average."""
+    """Return the weights of the optimizer, not their saved average."""
     checkpoint = run / "checkpoints" / (run / "checkpoints" / "last").read_text().strip()
     state = safetensors.torch.load_file(checkpoint / "state.safetensors")
     return {name: tensor for name, tensor in state.items() if name.startswith("model.")}

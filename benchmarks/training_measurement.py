@@ -64,7 +64,7 @@ class Measurement:
         stream = cycle([(batch, self.system.prepare(batch)) for batch in batches])
         self.add(
             tokens=round(mean(batch.count for batch in batches)),
-            positions=round(mean(batch.positions for batch in batches)),
+            positions=round(mean(batch.padded_tokens for batch in batches)),
         )
         trainer = Trainer(self.system, self.size, self.device)
         warm_up_steps = max(MIN_WARM_UP, len(batches))
@@ -211,7 +211,7 @@ class Measurement:
         peak = torch.cuda.max_memory_allocated() if self.cuda else 0
         return {
             "largest_batch_tokens": batch.count,
-            "largest_batch_positions": batch.positions,
+            "largest_batch_positions": batch.padded_tokens,
             "largest_peak_gib": round(peak / 2**30, 1),
         }
 

@@ -250,7 +250,7 @@ SYSTEMS: dict[str, System] = {
 
 
 class Trainer:
-    """A model with its optimiser, and a training step that may be captured."""
+    """A model with its optimizer, and a training step that may be captured."""
 
     def __init__(self, system: System, size: Size, device: torch.device, seed: int = 0, lr: float = 1e-4) -> None:
         torch.manual_seed(0)  # the initial weights do not depend on `seed`, the seed of dropout
@@ -258,7 +258,7 @@ class Trainer:
         self.model = system.build(size).to(device).train()
         torch.manual_seed(seed)
         capture = system.capture and device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=torch.full((), lr, device=device) if capture else lr,
             betas=(0.9, 0.98),
@@ -272,11 +272,11 @@ class Trainer:
         mixed = isinstance(self.model, Transformer) and system.compile is None and not system.float32
         self.half_weights = HalfWeights(self.model) if mixed and device.type == "cuda" else nullcontext()
         self.count = torch.zeros((), device=device)
-        self.graph: StepGraph[Any, Tensor] | None = StepGraph(self._run_step, device) if capture else None
+        self.graph: StepGraph[Any, Tensor] | None = StepGraph([self._run_step], device) if capture else None
 
     def free_memory(self) -> None:
-        """Free gradients and captured steps; weights and optimiser state remain."""
-        self.optimiser.zero_grad(set_to_none=True)
+        """Free gradients and captured steps; weights and optimizer state remain."""
+        self.optimizer.zero_grad(set_to_none=True)
         if self.graph is not None:
             self.graph.signature = self.graph.captured = None
         gc.collect()
@@ -285,7 +285,7 @@ class Trainer:
             torch.cuda.empty_cache()
 
     def set_lr(self, lr: float) -> None:
-        group = self.optimiser.param_groups[0]
+        group = self.optimizer.param_groups[0]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
         else:
@@ -312,6 +312,6 @@ class Trainer:
             total = self.loss(self.model, batches[0])
         mean = total / self.count
         mean.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         return mean.detach()

@@ -37,7 +37,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class System:
-    """A model with its optimiser.
+    """A model with its optimizer.
 
     Args:
         name: Name of the system.
@@ -52,12 +52,12 @@ class System:
         self.name, self.model, self.forward = name, model, compiled or model
         self.device = next(model.parameters()).device
         cuda = self.device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=capture and cuda
         )
         use_half_weights = cuda and isinstance(model, ViT) and compiled is None
         self.half_weights = HalfWeights(model) if use_half_weights else nullcontext()
-        self.graph: StepGraph[Batch, Tensor] | None = StepGraph(self._run_step, self.device) if capture else None
+        self.graph: StepGraph[Batch, Tensor] | None = StepGraph([self._run_step], self.device) if capture else None
         self.warm_up_seconds, self.step_bytes, self.error = 0.0, 0, ""
 
     def step(self, batch: Batch) -> Tensor:
@@ -74,8 +74,8 @@ class System:
         with torch.autocast(self.device.type, torch.bfloat16), self.half_weights:
             loss = F.cross_entropy(get_logits(self.forward(images)).float(), labels)
         loss.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     def run_steps(self, steps: int, batch: Batch) -> None:

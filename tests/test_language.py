@@ -33,6 +33,7 @@ PHRASES = (
     r"\bgone on with\b",
     r"\bhow far it has come\b",
     r"\bno more than that asks\b",
+    r"optimiser",
 )
 CHINESE_PHRASES = ("集束", "波束", "令牌", "位置嵌入", "自关注", "计划抽样", "[「」]")
 """Other translations of terms in docs/zh/glossary.md."""

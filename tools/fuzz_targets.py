@@ -330,7 +330,7 @@ def _read_image_set(folder: Path, changed: Path) -> None:
 
 def _write_checkpoints(folder: Path) -> None:
     for step in (1, 2):
-        tensors = {"model.a": torch.ones(3), "optimiser.b": torch.zeros(2, 2)}
+        tensors = {"model.a": torch.ones(3), "optimizer.b": torch.zeros(2, 2)}
         save_checkpoint(folder / "checkpoints", step, tensors, {"step": step, "seconds": 1.5, "log": [1, {"a": 2}]}, 2)
 
 

@@ -4,7 +4,7 @@
     python -m tools.kill_and_resume --kills 100 --seed 3 --workers 2
     python -m tools.kill_and_resume --kills 30 --images
 
-A run is killed in calls that change files, in optimiser steps, or after random times; with workers, also by killing a
+A run is killed in calls that change files, in optimizer steps, or after random times; with workers, also by killing a
 data worker. `tests/contracts/test_resume.py` uses the same functions with few, selected kills.
 """
 

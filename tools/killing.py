@@ -1,7 +1,7 @@
 """Run `regard` repeatedly in forked processes that are killed, then once to its end; see kill_and_resume.py.
 
 A plan lists how each process is killed: {"call": 7} in its 7th call that changes a file or folder of the run,
-{"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimiser step, {"replay": 3} after its
+{"call": 2, "of": "rename"} in its second rename there, {"step": 3} in its third optimizer step, {"replay": 3} after its
 third replay of a captured step, with "later" that many seconds after it, {"seconds": 0.3} after some time. {"worker":
 2, "batch": 5, "at": "within"} kills a data worker instead, while it sends its fifth batch. With "signal" the process
 receives another signal than SIGKILL, and the call continues. {"limit": 1000} limits the size of the files that it
@@ -81,7 +81,7 @@ def kill_in_call(death: dict[str, Any], out: Path, report: int) -> None:
 
 
 def kill_in_step(number: int, report: int) -> None:
-    """Kill this process in its n-th optimiser step: if n is even before the update, otherwise after it."""
+    """Kill this process in its n-th optimizer step: if n is even before the update, otherwise after it."""
     steps = 0
 
     def count(*_: object) -> None:

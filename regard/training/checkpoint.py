@@ -28,7 +28,7 @@ from regard.models.folder import fsync, read_safetensors
 from regard.training.distributed import Processes
 
 TENSORS, VALUES, MANIFEST, LAST = "state.safetensors", "state.json", "manifest.json", "last"
-FORMAT = 3
+FORMAT = 4
 
 
 class DamagedError(Exception):
@@ -79,6 +79,7 @@ def save_checkpoint(
     processes = processes or Processes()
     target, partial = folder / f"step-{step:08d}", folder / f".step-{step:08d}"
     try:
+        # Each block ends in all processes, without an error in any, before the next one starts.
         with processes.sync_errors(), reporting_write_errors(target, folder):
             if processes.main:
                 _create(partial)

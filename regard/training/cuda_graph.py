@@ -25,18 +25,18 @@ WARMUP_STEPS = 3
 class StepGraph(Generic[BatchT, ResultT]):
     """Runs a step repeatedly, from a CUDA graph once one has been captured for batches of the same shape.
 
-    On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that `run_step` returns must
-    not be written elsewhere.
+    On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that the parts return
+    must not be written elsewhere.
 
     Args:
-        run_step: The step, or its first part, given the batches.
+        parts: The functions whose calls are a step, each captured in a graph of its own. The first one takes the
+            batches, a second one the result of the first.
         device: Device of the batches.
-        all_reduce: What runs uncaptured after the first part, given its result: communication between processes.
-        update_weights: The second part of the step, captured in a graph of its own, given the result of the first part.
+        between: What runs uncaptured before the second part, given the result of the first: communication between
+            processes.
 
     Attributes:
-        parts: `run_step`, and `update_weights` if the step has a second part.
-        signature: Stage, shapes and dtypes of the last step, for which `captured` was captured.
+        signature: Operations, shapes and dtypes of the last step, for which `captured` was captured.
         eager_steps: Number of consecutive eager steps with this signature.
         captured: The captured step; None during the first steps with a signature.
         enabled: Whether steps are captured; False after `disable`.
@@ -44,36 +44,34 @@ class StepGraph(Generic[BatchT, ResultT]):
 
     def __init__(
         self,
-        run_step: Callable[[Sequence[BatchT]], Any],
+        parts: Sequence[Callable[[Any], Any]],
         device: torch.device,
-        all_reduce: Callable[[Any], object] = lambda result: None,
-        update_weights: Callable[[Any], ResultT] | None = None,
+        between: Callable[[Any], object] = lambda result: None,
     ) -> None:
-        self.device, self.all_reduce = device, all_reduce
-        self.parts: list[Callable[[Any], Any]] = [run_step] if update_weights is None else [run_step, update_weights]
+        self.parts, self.device, self.between = parts, device, between
         self.signature: Hashable = None
         self.eager_steps = 0
         self.captured: _CapturedStep[BatchT] | None = None
         self.enabled = True
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def replay(self, batches: Sequence[BatchT], stage: Hashable = None) -> ResultT | None:
+    def replay(self, batches: Sequence[BatchT], operations_key: Hashable = None) -> ResultT | None:
         """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly.
 
         Args:
             batches: Batches of the step.
-            stage: What determines the operations of the step besides the batches.
+            operations_key: What determines the operations of the step besides the shapes of the batches.
         """
         if not self.enabled:
             return None
-        signature = stage, tuple(signature_of(batch) for batch in batches)
+        signature = operations_key, tuple(signature_of(batch) for batch in batches)
         if signature != self.signature:
             self.signature, self.eager_steps, self.captured = signature, 0, None
         if self.eager_steps < WARMUP_STEPS:
             self.eager_steps += 1
             return None
         if self.captured is None:
-            self.captured = _CapturedStep(self.parts, self.all_reduce, batches, self._stream)
+            self.captured = _CapturedStep(self.parts, self.between, batches, self._stream)
         result: ResultT = self.captured.replay(batches)
         return result
 
@@ -100,11 +98,11 @@ class _CapturedStep(Generic[BatchT]):
     def __init__(
         self,
         parts: Sequence[Callable[[Any], Any]],
-        all_reduce: Callable[[Any], object],
+        between: Callable[[Any], object],
         batches: Sequence[BatchT],
         stream: Any,
     ) -> None:
-        self.parts, self.all_reduce = parts, all_reduce
+        self.parts, self.between = parts, between
         self.batches = [with_tensors(batch, [_copy_with_strides(t) for t in tensors_of(batch)]) for batch in batches]
         self.tensors = [tensor for batch in self.batches for tensor in tensors_of(batch)]
         self.captured_parts = None if stream is None else self._capture(stream)
@@ -127,7 +125,7 @@ class _CapturedStep(Generic[BatchT]):
         result: Any = self.batches
         for number, part in enumerate(self.parts):
             if number:
-                self.all_reduce(result)
+                self.between(result)
             if self.captured_parts is None:
                 result = part(result)
             else:

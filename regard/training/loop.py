@@ -17,7 +17,7 @@ from regard.training.cuda_graph import StepGraph
 from regard.training.distributed import Processes
 from regard.training.memory import is_out_of_memory, model_too_large
 from regard.training.metrics_log import Reporter
-from regard.training.optim import build_optimiser, learning_rate
+from regard.training.optim import build_optimizer, learning_rate
 from regard.training.parallelism import autocast, build_strategy
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, TrainingSettings
@@ -39,7 +39,7 @@ class SummedLosses:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Result of an optimiser step, in tensors, so that a CUDA graph can return it."""
+    """Result of an optimizer step, in tensors, so that a CUDA graph can return it."""
 
     losses: SummedLosses
     norm: Tensor  # gradient norm before clipping
@@ -80,8 +80,8 @@ class TrainingLoop(Generic[BatchT]):
         self.processes = processes = processes or Processes()
         self.strategy = build_strategy(task, processes, training)
         weights = self.strategy.weights
-        optimiser = build_optimiser(weights, optim)
-        self.state = TrainingState(weights, optimiser, optim.skip_above, training.ema, processes, progress.unit)
+        optimizer = build_optimizer(weights, optim)
+        self.state = TrainingState(weights, optimizer, optim.skip_above, training.ema, processes, progress.unit)
         self.state.phases.since = started or time.perf_counter()
         self.reporter = Reporter(out, task, self.state, processes, progress, training.tensorboard)
         background = self.state.device.type in self.background_devices and not self.strategy.sharded
@@ -94,11 +94,13 @@ class TrainingLoop(Generic[BatchT]):
         self.step_number = torch.zeros((), device=device, dtype=torch.float64)
         self.step_graph: StepGraph[BatchT, StepResult] | None = None
         if training.uses_cuda_graph and processes.launched:
-            self.step_graph = StepGraph(self._captured_gradients, device, self._all_reduce, self._captured_update)
+            self.step_graph = StepGraph(
+                [self._capturable_gradients, self._capturable_update], device, between=self._all_reduce
+            )
         elif training.uses_cuda_graph:
-            self.step_graph = StepGraph(self._captured_step, device)
+            self.step_graph = StepGraph([self._capturable_step], device)
 
-    def run(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
+    def train(self, interruptions: Interruptions | None = None, checkpoint: Checkpoint | None = None) -> RunResult:
         """Train from a checkpoint, or from the first step, to the last step or until validations stop improving.
 
         Raises:
@@ -177,27 +179,28 @@ class TrainingLoop(Generic[BatchT]):
 
     def try_largest_batch(self) -> None:
         """Run the largest batch without updating anything, so that lack of memory shows now and not hours later."""
-        device, task = self.state.device, self.task
+        device, task, step = self.state.device, self.task, self.state.step + 1
         task.model.train()
         buffers = [(buffer, buffer.clone()) for buffer in task.model.buffers()]  # a forward pass may update buffers
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            reserved, batches, step = self._reserve_memory(), [task.largest_batch()], self.state.step + 1
+            reserved = self._reserve_memory()
+            batches = [task.largest_batch()]
             task.begin_step(step)
-            self.strategy.set_step_tokens(batches)
-            tried = self.strategy.accumulate(batches, step)
+            tried = self.strategy.accumulate(batches, self.strategy.count_units(batches), step)
             del reserved
         task.model.zero_grad(set_to_none=True)
         for buffer, before in buffers:
             buffer.copy_(before)
-        for batch in tried.dropped:
-            raise UserError(f"{task.describe(batch)} does not fit into memory; try {task.advise(batch)}")
+        if tried.dropped:
+            example = tried.dropped[0]
+            raise UserError(f"{task.describe(example)} does not fit into memory; try {task.advise(example)}")
         if tried.failed:
             self.reporter.split_batches(tried, "the largest batch does not fit into memory", self.state.step)
 
     def _reserve_memory(self) -> list[Tensor]:
-        """Allocate as much memory as the optimiser and the averaged weights will take, if they do not exist yet."""
+        """Allocate as much memory as the optimizer and the averaged weights will take, if they do not exist yet."""
         parameters = list(self.task.model.parameters())
-        copies = 0 if self.state.optimiser.state else 2
+        copies = 0 if self.state.optimizer.state else 2
         copies += (self.training.average > 0 or self.training.ema > 0) and self.state.average is None
         try:
             return [torch.empty_like(parameter) for parameter in parameters for _ in range(copies)]
@@ -209,7 +212,7 @@ class TrainingLoop(Generic[BatchT]):
     # One step
 
     def take_step(self, batches: Iterator[Positioned[BatchT]]) -> Tensor:
-        """Take one optimiser step, unless it is skipped; return the gradient norm."""
+        """Take one optimizer step, unless it is skipped; return the gradient norm."""
         state, model = self.state, self.task.model
         step = state.step + 1
         if not model.training:
@@ -217,16 +220,13 @@ class TrainingLoop(Generic[BatchT]):
         self._set_step(step)
         positioned = self._next_batches(batches)
         step_batches = [batch.item for batch in positioned]
-        stage = self.task.begin_step(step)
-        tokens = self.strategy.set_step_tokens(step_batches)
-        result = self._replayed_step(step_batches, step, stage)
+        operations_key = self.task.begin_step(step)
+        units = self.strategy.count_units(step_batches)
+        result = self._replayed_step(step_batches, units, step, operations_key)
         if result is None:
-            result, tokens = self._eager_step(step_batches, step)
-        state.meter.add(result.losses.total, tokens, result.losses.logged, result.taken)
-        if step >= self.training.average_from:
-            state.update_average()
-        state.step, state.position = step, positioned[-1].after
-        state.tokens += tokens
+            result, units = self._eager_step(step_batches, units, step)
+        state.meter.add(result.losses.total, units, result.losses.logged, result.taken)
+        state.finish_step(units, positioned[-1].after, update_average=step >= self.training.average_from)
         return result.norm
 
     def _next_batches(self, batches: Iterator[Positioned[BatchT]]) -> list[Positioned[BatchT]]:
@@ -251,22 +251,26 @@ class TrainingLoop(Generic[BatchT]):
         rate = self._learning_rate(step)
         if self.step_graph is not None:
             self.rate.fill_(rate)
-        for group in self.state.optimiser.param_groups:
+        for group in self.state.optimizer.param_groups:
             group["lr"] = rate if self.step_graph is None else self.rate
         self.step_number.fill_(step)
 
     def _learning_rate(self, step: int) -> float:
         return learning_rate(self.optim, step, self.training.steps, self.task.width)
 
-    def _eager_step(self, batches: list[BatchT], step: int) -> tuple[StepResult, int]:
-        """Take a step in as many microbatches as memory requires; also return its number of tokens."""
+    def _eager_step(self, batches: list[BatchT], units: int, step: int) -> tuple[StepResult, int]:
+        """Take a step in as many microbatches as memory requires.
+
+        Returns:
+            The result, and the number of units of the step without those of examples that do not fit into memory.
+        """
         state = self.state
         with nullcontext() if self.step_graph is None else self.step_graph.eager():
-            accumulated = self.strategy.accumulate(batches, step)
+            accumulated = self.strategy.accumulate(batches, units, step)
             losses = self._sum(accumulated.losses)
             self.strategy.collect_gradients()
             self._all_reduce(losses)
-            result = self._update_weights(losses, losses.total / accumulated.tokens)
+            result = self._update_weights(losses, losses.total / accumulated.units)
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
         if accumulated.failed:
@@ -275,14 +279,21 @@ class TrainingLoop(Generic[BatchT]):
             self.reporter.event(
                 step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped"
             )
-        return result, accumulated.tokens
+        return result, accumulated.units
 
-    def _replayed_step(self, batches: list[BatchT], step: int, stage: Hashable) -> StepResult | None:
-        """Take a step from a CUDA graph of the same stage, see `Task.begin_step`; None if it must run eagerly."""
+    def _replayed_step(
+        self, batches: list[BatchT], units: int, step: int, operations_key: Hashable
+    ) -> StepResult | None:
+        """Take a step by replaying a CUDA graph of the same operations, see `Task.begin_step`.
+
+        Returns:
+            The result; None if the step must run eagerly.
+        """
         if self.step_graph is None or not all(map(self.strategy.fits, batches)):
             return None
+        self.strategy.set_divisor(units)
         try:
-            return self.step_graph.replay(batches, stage)
+            return self.step_graph.replay(batches, operations_key)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -291,41 +302,46 @@ class TrainingLoop(Generic[BatchT]):
             self.reporter.failed_capture(batches[0], step)
             return None
 
-    def _captured_step(self, batches: Sequence[BatchT]) -> StepResult:
-        """Take a step of which all numbers are in tensors, with complete batches."""
-        return self._captured_update(self._captured_gradients(batches))
+    # The functions that `StepGraph` captures; on a device without CUDA it calls them in each step. All numbers that
+    # change from step to step are in tensors.
 
-    def _captured_gradients(self, batches: Sequence[BatchT]) -> SummedLosses:
+    def _capturable_step(self, batches: Sequence[BatchT]) -> StepResult:
+        """Take a step with complete batches."""
+        return self._capturable_update(self._capturable_gradients(batches))
+
+    def _capturable_gradients(self, batches: Sequence[BatchT]) -> SummedLosses:
         """Compute the gradients of the batches of this process, and return their losses."""
         losses = self._sum([self.strategy.add_gradients(batch, self.step_number) for batch in batches])
         self.strategy.collect_gradients()
         return losses
+
+    def _capturable_update(self, losses: SummedLosses) -> StepResult:
+        """Update the weights with the gradients of the step."""
+        groups, on_gpu = self.state.optimizer.param_groups, self.state.device.type == "cuda"
+        try:
+            for group in groups:
+                group["capturable"] = on_gpu  # the optimizer requires it for capture, and warns about it otherwise
+            return self._update_weights(losses, losses.total / self.strategy.divisor)
+        finally:
+            for group in groups:
+                group["capturable"] = False
+
+    # What eager and captured steps have in common
 
     def _all_reduce(self, losses: SummedLosses) -> None:
         """Sum losses and gradients over all processes; a single process has nothing to sum."""
         self.strategy.all_reduce_gradients()
         self.processes.sum_tensors_([losses.total, *losses.logged.values()])
 
-    def _captured_update(self, losses: SummedLosses) -> StepResult:
-        """Update the weights with the gradients of the step."""
-        groups, on_gpu = self.state.optimiser.param_groups, self.state.device.type == "cuda"
-        try:
-            for group in groups:
-                group["capturable"] = on_gpu  # the optimiser requires it for capture, and warns about it otherwise
-            return self._update_weights(losses, losses.total / self.strategy.step_tokens)
-        finally:
-            for group in groups:
-                group["capturable"] = False
-
     def _update_weights(self, losses: SummedLosses, mean: Tensor) -> StepResult:
         """Clip the gradients and update the weights, unless the mean loss or the gradient norm forbid it."""
-        optimiser = self.state.optimiser
+        optimizer = self.state.optimizer
         norm = self.strategy.clip(self.optim.clip or float("inf")).to(self.state.device)
         taken = self.state.step_check.check(self.step_number, mean, norm)
-        # If this is 1, the fused optimiser leaves weights and moments unchanged, without synchronising.
-        optimiser.found_inf = (~taken).float()  # type: ignore[attr-defined]
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        # If this is 1, the fused optimizer leaves weights and moments unchanged, without synchronising.
+        optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return StepResult(losses, norm, taken)
 
     def _sum(self, losses: list[LossSum]) -> SummedLosses:

@@ -184,5 +184,5 @@ class Reporter(Generic[BatchT]):
 
     def _write_on_main(self, entry: dict[str, Any]) -> None:
         state = self.state
-        tokens = {self.progress.unit: state.tokens}
-        self._log.write({"step": state.step, "seconds": round(state.seconds, 3)} | tokens | entry)
+        units = {self.progress.unit: state.units}
+        self._log.write({"step": state.step, "seconds": round(state.seconds, 3)} | units | entry)

@@ -1,4 +1,4 @@
-"""Optimiser, learning rate schedule, and the check that skips steps with NaN or exploding gradients."""
+"""Optimizer, learning rate schedule, and the check that skips steps with NaN or exploding gradients."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MIN_STEPS = 100
 """Number of steps after which the mean gradient norm is reliable."""
 
 
-def build_optimiser(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
     """Build AdamW, without weight decay for vectors (norms, biases) and embeddings."""
     parameters = list(model.named_parameters())
     excluded = {name for name, p in parameters if p.dim() <= 1 or any(part in name for part in NO_DECAY)}

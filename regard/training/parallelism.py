@@ -44,18 +44,18 @@ class Accumulated(Generic[BatchT]):
     """Result of accumulating the gradients of a step."""
 
     losses: list[LossSum]  # of the microbatches, detached
-    tokens: int  # that the loss of the step is a mean over
+    units: int  # that the loss of the step is a mean over
     split: int  # number of batches that were split
     failed: list[BatchT]  # did not fit into memory and were halved
     dropped: list[BatchT]  # single examples that did not fit into memory
 
 
 class Strategy(ABC, Generic[BatchT]):
-    """Computes the gradients of a step.
+    """Computes the gradients of a step: those of the mean loss over its units, such as tokens (see `Task.unit`).
 
     Attributes:
-        weights: The module whose parameters the optimiser updates and checkpoints hold.
-        step_tokens: Number of tokens by which gradients are divided; a tensor, so that a CUDA graph reads its value.
+        weights: The module whose parameters the optimizer updates and checkpoints hold.
+        divisor: Number by which `add_gradients` divides losses; a tensor, so that a CUDA graph reads its value.
     """
 
     sharded = False
@@ -64,7 +64,7 @@ class Strategy(ABC, Generic[BatchT]):
         self.task, self.training = task, training
         self.weights = task.model
         self.device = next(task.model.parameters()).device
-        self.step_tokens = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.divisor = torch.zeros((), device=self.device, dtype=torch.float64)
         self.rounded_weights: AbstractContextManager[Any] = nullcontext()
 
     def _round_weights_at_once(self) -> None:
@@ -73,21 +73,22 @@ class Strategy(ABC, Generic[BatchT]):
         if rounded and not self.training.compile:
             self.rounded_weights = HalfWeights(self.task.model)
 
-    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
-        """Set `step_tokens`, and return the number of tokens of a step over all processes.
+    def count_units(self, batches: Sequence[BatchT]) -> int:
+        """Return the number of units of a step over all processes, given the batches of this one; at least 1."""
+        return max(1, sum(map(self.task.count, batches)))
 
-        The training loop calls it with the batches of each step. `SingleProcess.accumulate` calls it again whenever it
-        starts anew, because examples that do not fit into memory are dropped and no longer count.
-        """
-        tokens = max(1, sum(map(self.task.count, batches)))
-        self.step_tokens.fill_(tokens)
-        return tokens
+    def set_divisor(self, units: int) -> None:
+        """Divide losses by this number of units of a step from now on. A replayed CUDA graph reads it, too."""
+        self.divisor.fill_(units)
 
     @abstractmethod
-    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
-        """Compute the gradients of the mean loss over all tokens of the batches, of all processes.
+    def accumulate(self, batches: Sequence[BatchT], units: int, step: int) -> Accumulated[BatchT]:
+        """Compute the gradients of a step.
 
-        `set_step_tokens` has been called with these batches.
+        Args:
+            batches: Batches of this process.
+            units: Number of units of the step, from `count_units`.
+            step: Number of the step.
         """
 
     def fits(self, batch: BatchT) -> bool:
@@ -95,13 +96,13 @@ class Strategy(ABC, Generic[BatchT]):
         return True
 
     def add_gradients(self, batch: BatchT, step: Step, last: bool = True) -> LossSum:
-        """Compute the loss of a batch and accumulate its gradients, divided by `step_tokens`.
+        """Compute the loss of a batch and accumulate its gradients, divided by `divisor`.
 
         Gradients are averaged over processes in the last batch of a step.
         """
         with autocast(self.device, self.training.precision), self.rounded_weights:
             loss = self._loss(batch, step, last)
-        (loss.total / self.step_tokens.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
+        (loss.total / self.divisor.to(loss.total.dtype)).backward()  # type: ignore[no-untyped-call]
         return replace(loss, total=loss.total.detach())
 
     def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
@@ -138,19 +139,19 @@ class SingleProcess(Strategy[BatchT]):
         self.min_failed_size = math.inf  # batches of this size or more are halved without trying them
         self._round_weights_at_once()
 
-    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
+    def accumulate(self, batches: Sequence[BatchT], units: int, step: int) -> Accumulated[BatchT]:
         groups = [[batch] for batch in batches]
         failed: list[BatchT] = []
         dropped: list[BatchT] = []
         while True:
             groups = [[half for batch in group for half in self._halve(batch)] for group in groups]
             microbatches = [batch for group in groups for batch in group]
-            tokens = self.set_step_tokens(microbatches)
+            self.set_divisor(units)
             losses: list[LossSum] = []
             try:
                 for batch in microbatches:
                     losses.append(self.add_gradients(batch, step))
-                return Accumulated(losses, tokens, sum(len(group) > 1 for group in groups), failed, dropped)
+                return Accumulated(losses, units, sum(len(group) > 1 for group in groups), failed, dropped)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -161,6 +162,7 @@ class SingleProcess(Strategy[BatchT]):
             too_large = microbatches[len(losses)]
             if self.task.split(too_large) is None:
                 dropped.append(too_large)
+                units = max(1, units - self.task.count(too_large))
                 groups = [[batch for batch in group if batch is not too_large] for group in groups]
             else:
                 failed.append(too_large)
@@ -187,7 +189,6 @@ class DataParallel(Strategy[BatchT]):
     def __init__(self, task: Task[BatchT], training: TrainingSettings, processes: Processes) -> None:
         super().__init__(task, training)
         self.processes = processes
-        self.tokens = 0  # of the current step
         self._wrap()
 
     def _wrap(self) -> None:
@@ -196,12 +197,14 @@ class DataParallel(Strategy[BatchT]):
         module = _LossModule(self.task, _parameters_only(self.task.model, {}))
         self.module = nn.parallel.DistributedDataParallel(module)
 
-    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
-        self.tokens = max(1, self.processes.sum(sum(map(self.task.count, batches))))
-        self.step_tokens.fill_(self.tokens / self.processes.world)  # gradients are averaged over processes, not summed
-        return self.tokens
+    def count_units(self, batches: Sequence[BatchT]) -> int:
+        return max(1, self.processes.sum(sum(map(self.task.count, batches))))
 
-    def accumulate(self, batches: Sequence[BatchT], step: int) -> Accumulated[BatchT]:
+    def set_divisor(self, units: int) -> None:
+        self.divisor.fill_(units / self.processes.world)  # gradients are averaged over processes, not summed
+
+    def accumulate(self, batches: Sequence[BatchT], units: int, step: int) -> Accumulated[BatchT]:
+        self.set_divisor(units)
         losses = []
         for batch in batches:
             try:
@@ -211,7 +214,7 @@ class DataParallel(Strategy[BatchT]):
                     raise
                 described, advice = self.task.describe(batch), self.task.advise(batch)
                 raise UserError(f"out of memory ({described}); try {advice} and a higher optim.accumulate") from None
-        return Accumulated(losses, self.tokens, 0, [], [])
+        return Accumulated(losses, units, 0, [], [])
 
     def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         with nullcontext() if last else self.module.no_sync():
@@ -233,10 +236,8 @@ class CapturedDataParallel(DataParallel[BatchT]):
             for parameter in self.weights.parameters():
                 dist.broadcast(parameter, src=0)
 
-    def set_step_tokens(self, batches: Sequence[BatchT]) -> int:
-        tokens = super().set_step_tokens(batches)
-        self.step_tokens.fill_(tokens)
-        return tokens
+    def set_divisor(self, units: int) -> None:
+        self.divisor.fill_(units)  # gradients are summed over processes
 
     def _loss(self, batch: BatchT, step: Step, last: bool) -> LossSum:
         return self.task.loss(batch, step)
@@ -270,7 +271,7 @@ class FullyShardedDataParallel(DataParallel[BatchT]):
         from torch.distributed.fsdp import fully_shard
 
         model, self.device = self.task.model, self.processes.device
-        self.step_tokens = self.step_tokens.to(self.device)
+        self.divisor = self.divisor.to(self.device)
         mesh = init_device_mesh(self.device.type, (self.processes.world,))
         self.main_model = deepcopy(model) if self.processes.main else None
         for module in reversed(list(model.modules())):  # inner modules first

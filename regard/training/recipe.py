@@ -32,7 +32,7 @@ class InitSettings(Settings):
 
 
 class OptimSettings(Settings):
-    """Optimiser, learning rate schedule and gradient checks."""
+    """Optimizer, learning rate schedule and gradient checks."""
 
     lr: float = Field(1e-3, gt=0, description="peak learning rate; for noam a factor on width^-0.5")
     schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = Field(
@@ -57,7 +57,7 @@ class OptimSettings(Settings):
 class TrainingSettings(Settings):
     """Duration, device, precision, validation and checkpoints."""
 
-    steps: int = Field(10_000, gt=0, description="number of optimiser steps")
+    steps: int = Field(10_000, gt=0, description="number of optimizer steps")
     validate_every: int = Field(1000, gt=0, description="steps between validations")
     log_every: int = Field(50, gt=0, description="steps between lines of the metrics log; the first ones follow sooner")
     checkpoint_every: int = Field(1000, gt=0, description="steps between checkpoints, from which a run resumes")

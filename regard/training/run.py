@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,10 +48,11 @@ def run_recipe(recipe: Recipe, out: Path) -> RunResult:
     if recipe.training.tensorboard:
         require_tensorboard()
     with join_processes(recipe.training.device) as processes:
-        return _run(recipe, out, processes)  # its locals, such as the model, are freed before the process group
+        # In a function of its own, so that its locals, such as the model, are freed before the process group.
+        return _begin_or_resume(recipe, out, processes)
 
 
-def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
+def _begin_or_resume(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
     with ExitStack() as stack:
         with processes.sync_errors():
             check_accumulation(recipe.optim.accumulate, processes.world)
@@ -59,14 +61,12 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
         torch.manual_seed(recipe.training.seed)
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         created = processes.on_main(lambda: _claim(out, stack))
-        run = Run(recipe, out, progress, stack.enter_context(Interruptions()), processes)
+        interruptions = stack.enter_context(Interruptions())
         resumed = processes.on_main(lambda: is_run(out))
+        preparation = RunPreparation(out, progress, processes)
         try:
-            if not resumed:
-                run.begin()
-            elif finished := run.resume():
-                return finished
-            return run.train()
+            prepared = preparation.resume(recipe) if resumed else preparation.begin(recipe)
+            return prepared if isinstance(prepared, RunResult) else prepared.train(interruptions)
         except BaseException:
             has_results = resumed or (out / "last").exists() or last_name(out / CHECKPOINTS)
             if processes.main and not has_results:
@@ -74,120 +74,125 @@ def _run(recipe: Recipe, out: Path, processes: Processes) -> RunResult:
             raise
 
 
+@dataclass(frozen=True)
 class Run:
-    """A training run in the folder `out`, as seen from one of its processes.
+    """A run that is ready to train, as seen from one of its processes."""
 
-    docs/design.md lists the order in which its recipe is completed.
+    recipe: Recipe  # completed
+    task: Task[Any]
+    checkpoint: Checkpoint | None  # from which training continues; None for the first step
+    out: Path
+    progress: Progress
+    processes: Processes
+    started: float  # time at which its preparation started
+
+    def train(self, interruptions: Interruptions) -> RunResult:
+        """Train from the checkpoint, or from the first step if there is none."""
+        recipe, device, progress = self.recipe, self.processes.device, self.progress
+        if device.type == "cuda":
+            progress.print(recipe.describe_execution(device))
+        else:
+            progress.print(describe_threads(torch.get_num_threads()))
+        loop = TrainingLoop(self.task, recipe.optim, recipe.training, self.out, progress, self.processes, self.started)
+        with progress:
+            return loop.train(interruptions, self.checkpoint)
+
+
+class RunPreparation:
+    """Prepares the run in the folder `out`, in each of its processes; the main process writes the files.
+
+    A new run is prepared in this order:
+
+    1. `Task.load_initial_model` loads the model of `init.from`, if any, and adds its settings to the recipe.
+    2. `Task.complete_recipe` adds what follows from the data, such as the languages.
+    3. `Recipe.resolve` decides what depends on the device, such as CUDA graphs and the batch layout.
+    4. `fix_threads` adds the number of threads on a CPU.
+    5. `Task.prepare_data` stores the data, `Task.open` builds the model, and `Task.initialise` copies the weights of
+       the initial model into it.
+    6. The completed recipe is written, which makes the folder a run.
+
+    A resumed run takes the decisions of the first four steps from the recipe in its folder, and its weights from the
+    checkpoint.
     """
 
-    def __init__(
-        self, recipe: Recipe, out: Path, progress: Progress, interruptions: Interruptions, processes: Processes
-    ) -> None:
-        self.recipe, self.out, self.progress = recipe, out, progress
-        self.interruptions, self.processes = interruptions, processes
+    def __init__(self, out: Path, progress: Progress, processes: Processes) -> None:
+        self.out, self.progress, self.processes = out, progress, processes
         self.started = time.perf_counter()
-        self.task_type = task_of(recipe)
-        self.initial: InitialModel | None = None  # in the main process
-        self.checkpoint: Checkpoint | None = None
-        self.task: Task[Any]
 
-    def begin(self) -> None:
+    def begin(self, recipe: Recipe) -> Run:
         """Prepare the run folder, the data and a new model."""
-        recipe = self.processes.on_main(self._complete_recipe)
-        self.recipe = recipe.resolve(self.processes.device)
-        self._set_threads()
-        self.task = self.processes.main_first(self._create, self._open_after_main)
-
-    def resume(self) -> RunResult | None:
-        """Open the run and its last valid checkpoint; return the result if the run is already finished."""
-        self.recipe, self.checkpoint = self.processes.on_main(self._load_checkpoint)
-        if self.checkpoint is not None and (result := self._finished_result(self.checkpoint)):
-            return result
-        self._set_threads()
-        self.task = self.processes.main_first(self._reopen, self._open_after_main)
-        self.progress.resume(0 if self.checkpoint is None else self.checkpoint.step)
-        return None
-
-    def train(self) -> RunResult:
-        """Train from the checkpoint, or from the first step if there is none."""
-        recipe, device = self.recipe, self.processes.device
-        if device.type == "cuda":
-            self.progress.print(recipe.describe_execution(device))
-        else:
-            self.progress.print(describe_threads(torch.get_num_threads()))
-        loop = TrainingLoop(
-            self.task, recipe.optim, recipe.training, self.out, self.progress, self.processes, self.started
+        with self.processes.sync_errors():
+            initial = self._load_initial_model(recipe) if self.processes.main else None
+        completed = self.processes.on_main(lambda: self._complete_recipe(recipe, initial))
+        completed = fix_threads(completed.resolve(self.processes.device), self.processes.device)
+        set_threads(completed)
+        task = self.processes.main_first(
+            lambda: self._create(completed, initial), lambda: self._open_after_main(completed, None)
         )
-        with self.progress:
-            return loop.run(self.interruptions, self.checkpoint)
+        return self._ready(completed, task, None)
 
-    def _set_threads(self) -> None:
-        """Set the number of CPU threads. On a CPU the run keeps it, because the order of sums depends on it."""
-        training, on_cpu = self.recipe.training, self.processes.device.type == "cpu"
-        threads = training.threads or default_threads()
-        torch.set_num_threads(threads)
-        self.recipe = self.recipe.with_group("training", threads=threads if on_cpu else training.threads)
+    def resume(self, recipe: Recipe) -> Run | RunResult:
+        """Open the run and its last valid checkpoint; return the result if the run is already finished."""
+        completed, checkpoint = self.processes.on_main(lambda: self._load_checkpoint(recipe))
+        if checkpoint is not None and (result := self._finished_result(completed, checkpoint)):
+            return result
+        completed = fix_threads(completed, self.processes.device)
+        set_threads(completed)
+        task = self.processes.main_first(
+            lambda: self._reopen(completed, checkpoint), lambda: self._open_after_main(completed, checkpoint)
+        )
+        self.progress.resume(0 if checkpoint is None else checkpoint.step)
+        return self._ready(completed, task, checkpoint)
+
+    def _ready(self, recipe: Recipe, task: Task[Any], checkpoint: Checkpoint | None) -> Run:
+        return Run(recipe, task, checkpoint, self.out, self.progress, self.processes, self.started)
 
     # Steps of `begin`
 
-    def _complete_recipe(self) -> Recipe:
+    def _load_initial_model(self, recipe: Recipe) -> InitialModel | None:
+        if recipe.init.folder is None:
+            return None
+        with torch.random.fork_rng(devices=[]):  # a resumed run does not load the model: draw the same numbers
+            return task_of(recipe).load_initial_model(recipe)
+
+    def _complete_recipe(self, recipe: Recipe, initial: InitialModel | None) -> Recipe:
         """Return the recipe with what the initial model and the data determine."""
-        if self.recipe.init.folder is not None:
-            with torch.random.fork_rng(devices=[]):  # a resumed run does not load the model: draw the same numbers
-                self.initial = self.task_type.load_initial_model(self.recipe)
-        recipe = self.recipe if self.initial is None else self.initial.recipe
-        completed: Recipe = self.task_type.complete_recipe(recipe, self.progress)
+        recipe = recipe if initial is None else initial.recipe
+        completed: Recipe = task_of(recipe).complete_recipe(recipe, self.progress)
         return completed
 
-    def _create(self) -> Task[Any]:
+    def _create(self, recipe: Recipe, initial: InitialModel | None) -> Task[Any]:
         """Prepare the data, build the model, and write the recipe, which makes the folder a run."""
         with reporting_write_errors(self.out, self.out / CHECKPOINTS):
             recover_folder(self.out / DATA)
             with replace_folder(self.out / DATA) as folder:
-                self.task_type.prepare_data(folder, self.recipe, self.progress, self.initial)
-            task = self._open()
-            if self.initial is not None:
-                message = task.initialise(self.initial)
+                task_of(recipe).prepare_data(folder, recipe, self.progress, initial)
+            task = self._open(recipe)
+            if initial is not None:
+                message = task.initialise(initial)
                 save_initial_weights(self.out / DATA, task.model)
                 self.progress.print(message)
-                self.initial = None  # frees its weights
-            write_recipe(self.out, self.recipe, task)
-        return task
-
-    def _open(self) -> Task[Any]:
-        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
-            return self.task_type.open(self.out / DATA, self.recipe, self.processes.device, self.progress)
-
-    def _open_after_main(self) -> Task[Any]:
-        """Open the run in a process other than the main one, which must see the run folder."""
-        if not is_run(self.out):
-            raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")
-        return self._open_with_weights()
-
-    def _open_with_weights(self) -> Task[Any]:
-        task = self._open()
-        if self.checkpoint is None and self.recipe.init.folder is not None:
-            load_initial_weights(self.out / DATA, task.model)
+            write_recipe(self.out, recipe, task)
         return task
 
     # Steps of `resume`
 
-    def _load_checkpoint(self) -> tuple[Recipe, Checkpoint | None]:
+    def _load_checkpoint(self, recipe: Recipe) -> tuple[Recipe, Checkpoint | None]:
         """Return the recipe with what was decided when the run began, and the checkpoint to resume from."""
-        recipe, old = self.recipe, cast(Recipe, load_recipe(self.out / RECIPE))
+        old = cast(Recipe, load_recipe(self.out / RECIPE))
         if recipe.kind == old.kind and type(recipe) is type(old):
             recipe = recipe.resolve_resumed(old, self.out).keep_machine_settings(old)
         checkpoint = load_checkpoint(self.out / CHECKPOINTS, self.progress.print)
         check_settings(old, recipe, checkpoint.step if checkpoint else 0, self.out)
         return recipe, checkpoint
 
-    def _finished_result(self, checkpoint: Checkpoint) -> RunResult | None:
+    def _finished_result(self, recipe: Recipe, checkpoint: Checkpoint) -> RunResult | None:
         """Return the result of a run that is already finished, with a message how to continue it; None otherwise."""
-        training, values, step = self.recipe.training, checkpoint.values, checkpoint.step
+        training, values, step = recipe.training, checkpoint.values, checkpoint.step
         if not training.is_over(step, values["stale"]) or values["validation_pending"]:
             return None
         stopped_early = step < training.steps
-        depends_on_steps = self.recipe.optim.schedule == "cosine" or training.average > 0
+        depends_on_steps = recipe.optim.schedule == "cosine" or training.average > 0
         advice = ""
         if stopped_early:
             advice = "; raise training.patience to continue it"
@@ -197,14 +202,45 @@ class Run:
         results = values["seconds"], values["best_step"], values["best_scores"], stopped_early
         return RunResult(step, *results, values.get("phases", {}))
 
-    def _reopen(self) -> Task[Any]:
+    def _reopen(self, recipe: Recipe, checkpoint: Checkpoint | None) -> Task[Any]:
         """Check the data, open it, and rewind the run folder to the checkpoint."""
-        self.task_type.check_data(self.out / DATA, self.recipe, f"the run in {self.out}")
-        task = self._open_with_weights()
+        task_of(recipe).check_data(self.out / DATA, recipe, f"the run in {self.out}")
+        task = self._open_with_weights(recipe, checkpoint)
         with reporting_write_errors(self.out, self.out / CHECKPOINTS):
-            write_recipe(self.out, self.recipe, task)
-            rewind(self.out, 0 if self.checkpoint is None else self.checkpoint.step)
+            write_recipe(self.out, recipe, task)
+            rewind(self.out, 0 if checkpoint is None else checkpoint.step)
         return task
+
+    # Steps of both
+
+    def _open(self, recipe: Recipe) -> Task[Any]:
+        with reporting_write_errors(self.out, self.out / CHECKPOINTS):
+            return task_of(recipe).open(self.out / DATA, recipe, self.processes.device, self.progress)
+
+    def _open_with_weights(self, recipe: Recipe, checkpoint: Checkpoint | None) -> Task[Any]:
+        """Open a run; without a checkpoint, the model gets the weights of the initial model, if any."""
+        task = self._open(recipe)
+        if checkpoint is None and recipe.init.folder is not None:
+            load_initial_weights(self.out / DATA, task.model)
+        return task
+
+    def _open_after_main(self, recipe: Recipe, checkpoint: Checkpoint | None) -> Task[Any]:
+        """Open the run in a process other than the main one, which must see the run folder."""
+        if not is_run(self.out):
+            raise UserError(f"{self.out}: does not contain the run; all machines must share the run folder")
+        return self._open_with_weights(recipe, checkpoint)
+
+
+def set_threads(recipe: Recipe) -> None:
+    """Set the number of CPU threads of this process."""
+    torch.set_num_threads(recipe.training.threads or default_threads())
+
+
+def fix_threads(recipe: Recipe, device: torch.device) -> Recipe:
+    """Return the recipe with the number of threads on a CPU, where a run keeps it: the order of sums depends on it."""
+    if device.type != "cpu":
+        return recipe
+    return recipe.with_group("training", threads=recipe.training.threads or default_threads())
 
 
 def default_threads() -> int:

@@ -18,18 +18,21 @@ from regard.training.distributed import Processes
 from regard.training.optim import StepCheck
 
 # Prefixes and names of tensors in a checkpoint.
-MODEL, AVERAGE, OPTIMISER = "model.", "average.", "optimiser."
+MODEL, AVERAGE, OPTIMIZER = "model.", "average.", "optimizer."
 RANDOM_CPU, RANDOM_CUDA, STEP_CHECK = "random.cpu", "random.cuda", "step_check"
 PLAIN_VALUES = (
-    "step", "tokens", "best_step", "best_scores", "stale", "validation_pending", "split_batches", "dropped_examples"
+    "step", "units", "best_step", "best_scores", "stale", "validation_pending", "split_batches", "dropped_examples"
 )  # fmt: skip
 """Attributes of `TrainingState` that are saved as they are."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Position:
-    """A position in the training data: the number of batches used of a window of an epoch."""
+class DataPosition:
+    """A position in the training data: the number of batches used of a window of an epoch.
+
+    A task whose epochs are not divided into windows leaves `window` at 0.
+    """
 
     epoch: int = 0
     batch: int = 0
@@ -41,7 +44,7 @@ class Positioned(Generic[T]):
     """A batch, or what it is made from, such as the numbers of its rows, and the position in the data after it."""
 
     item: T
-    after: Position
+    after: DataPosition
 
 
 @dataclass(frozen=True)
@@ -147,11 +150,11 @@ class PhaseTimer:
 
 
 class TrainingState:
-    """Weights, optimiser, averaged weights, random states, position in the data, best scores and counters of a run.
+    """Weights, optimizer, averaged weights, random states, position in the data, best scores and counters of a run.
 
     Args:
         model: The module whose parameters are trained.
-        optimiser: The optimiser of these parameters.
+        optimizer: The optimizer of these parameters.
         skip_above: Gradient norm above which steps are skipped; see `StepCheck` for the default.
         ema: Decay of an exponential moving average of the weights; 0 for a plain mean.
         processes: All processes of the run; a single one by default.
@@ -161,13 +164,13 @@ class TrainingState:
     def __init__(
         self,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         skip_above: float | None = None,
         ema: float = 0.0,
         processes: Processes | None = None,
         unit: str = "tokens",
     ) -> None:
-        self.model, self.optimiser, self.ema, self.processes = model, optimiser, ema, processes or Processes()
+        self.model, self.optimizer, self.ema, self.processes = model, optimizer, ema, processes or Processes()
         self.device = next(model.parameters()).device
         self.average: WeightAverage | None = None
         self.meter = LossMeter(self.device, unit)
@@ -175,8 +178,8 @@ class TrainingState:
         self.split_batches = 0  # batches that were split into microbatches
         self.dropped_examples = 0  # examples that do not fit into memory
         self.step = 0
-        self.tokens = 0  # tokens of all steps
-        self.position = Position()
+        self.units = 0  # of all steps, such as tokens
+        self.position = DataPosition()
         self.best_step = 0
         self.best_scores: dict[str, float] = {}
         self.stale = 0  # validations since the best one
@@ -197,6 +200,20 @@ class TrainingState:
         with self.phases.during(name):
             yield
 
+    def finish_step(self, units: int, position: DataPosition, update_average: bool) -> None:
+        """Count a step over some units, after which training continues from a position in the data.
+
+        Args:
+            units: Number of tokens, images, … of the step, over all processes.
+            position: Position in the data after its batches.
+            update_average: Whether to add the weights after the step to the average.
+        """
+        if update_average:
+            self.update_average()
+        self.step += 1
+        self.units += units
+        self.position = position
+
     def update_average(self) -> None:
         """Add the current weights to the average."""
         if self.average is None:
@@ -208,8 +225,8 @@ class TrainingState:
         named = {MODEL + name: tensor for name, tensor in unique_tensors(self.model).items()}
         if self.average is not None:
             named |= {AVERAGE + name: tensor for name, tensor in unique_tensors(self.average.module).items()}
-        for index, values in self.optimiser.state_dict()["state"].items():
-            named |= {f"{OPTIMISER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
+        for index, values in self.optimizer.state_dict()["state"].items():
+            named |= {f"{OPTIMIZER}{index}.{key}": tensor.contiguous() for key, tensor in values.items()}
         named[STEP_CHECK] = self.step_check.counters
         for rank, states in enumerate(self.processes.gather(self._random_states())):
             named |= {_with_rank(name, rank): state for name, state in states.items()}
@@ -218,8 +235,8 @@ class TrainingState:
     def reference(self, name: str) -> Tensor | None:
         """Return the weight that a saved tensor has the shape and sharding of."""
         kind, _, rest = name.partition(".")
-        if f"{kind}." == OPTIMISER:
-            parameters: list[Tensor] = [p for group in self.optimiser.param_groups for p in group["params"]]
+        if f"{kind}." == OPTIMIZER:
+            parameters: list[Tensor] = [p for group in self.optimizer.param_groups for p in group["params"]]
             return parameters[int(rest.partition(".")[0])]
         return unique_tensors(self.model).get(rest)
 
@@ -243,14 +260,14 @@ class TrainingState:
             _load_weights(self.average.module, _with_prefix(tensors, AVERAGE))
             self.average.updates = values["averaged"]
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _with_prefix(tensors, OPTIMISER).items():
+        for name, tensor in _with_prefix(tensors, OPTIMIZER).items():
             index, key = name.split(".")
             moments.setdefault(int(index), {})[key] = tensor.clone()
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         for name in PLAIN_VALUES:
             setattr(self, name, values[name])
-        self.position = Position(**values["position"])
+        self.position = DataPosition(**values["position"])
         self.meter.restore(**values["meter"])
         self.step_check.counters = tensors[STEP_CHECK].to(self.device)
         self.step_check.reported = values["reported_skips"]

@@ -72,7 +72,7 @@ def time_steps(
         torch.cuda.reset_peak_memory_stats(device)
     clock = _StepClock(StepTiming(task.unit), warm_up, group, device, seconds, groups)
     with tempfile.TemporaryDirectory() as folder, suppress(_EnoughStepsError):
-        TrainingLoop(task, recipe.optim, settings, Path(folder), clock).run()
+        TrainingLoop(task, recipe.optim, settings, Path(folder), clock).train()
     timing = clock.timing
     timing.warm_up = max(0.0, clock.warm_up_seconds - warm_up * timing.step / 1000)
     if on_gpu:
@@ -102,6 +102,7 @@ class _StepClock(Progress):
         self.timing.notes.append(text)
 
     def step(self, step: int, report: dict[str, float]) -> None:
+        """Record a group of steps, after which the training loop calls this method."""
         now, timing = time.perf_counter(), self.timing
         self.peak = max(self.peak, 1e6 * report["memory"])
         if step <= self.warm_up:
@@ -113,5 +114,6 @@ class _StepClock(Progress):
             timing.rates.append(report[f"{timing.unit}_per_second"])
             timing.milliseconds.append(1000 * (now - self.last) / self.group)
         self.last = now
-        if len(timing.rates) >= self.groups and now - self.start_time - self.warm_up_seconds >= self.seconds:
+        timed_seconds = now - self.start_time - self.warm_up_seconds
+        if len(timing.rates) >= self.groups and timed_seconds >= self.seconds:
             raise _EnoughStepsError

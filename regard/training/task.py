@@ -18,7 +18,7 @@ from regard.models.warmstart import copy_tensors
 from regard.registry import Registry
 from regard.training.optim import ADVICE
 from regard.training.progress import Progress, Sample
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 
 if TYPE_CHECKING:
     from regard.training.recipe import Recipe
@@ -32,11 +32,11 @@ Step = int | Tensor
 
 @dataclass(frozen=True)
 class LossSum:
-    """Loss of a batch as a sum over tokens, or over what else `Task.unit` names.
+    """Loss of a batch as a sum over tokens, images or other units, see `Task.unit`.
 
     Attributes:
         total: The sum, a scalar tensor of shape () with its autograd graph.
-        count: Number of tokens that it is a sum over.
+        count: Number of units that it is a sum over.
         logged: Further sums for the metrics log, detached; all batches of a step have the same names.
     """
 
@@ -99,8 +99,8 @@ class Task(ABC, Generic[BatchT]):
     `regard.register`, a recipe selects a task by its name: `training: {task: NAME}`; the default is `Model.task`.
 
     Attributes:
-        unit: What losses are summed over and speed is measured in, such as "tokens" or "images". In the names of the
-            training loop, such as `step_tokens` and `TrainingState.tokens`, "tokens" are numbers of these units.
+        unit: What losses are summed over and speed is measured in, such as "tokens" or "images". The training loop
+            and the metrics log count in these units.
         model_type: Base class of the models that it trains.
         width: Width of the model, for the Noam schedule.
     """
@@ -172,7 +172,7 @@ class Task(ABC, Generic[BatchT]):
     # Training
 
     @abstractmethod
-    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[BatchT], None, None]:
+    def batches(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[BatchT], None, None]:
         """Iterate over training batches from a position on, without end, on the model's device.
 
         The sequence of batches depends only on the recipe and its seed; the shard selects those of one process.
@@ -183,7 +183,7 @@ class Task(ABC, Generic[BatchT]):
         """Return a batch that needs as much memory as any training batch, on the model's device."""
 
     def count(self, batch: Any) -> int:
-        """Return the number of tokens, see `unit`, that the loss of this batch is a sum over."""
+        """Return the number of units, such as tokens, that the loss of this batch is a sum over."""
         return len(batch)
 
     def size(self, batch: Any) -> int:
@@ -206,7 +206,8 @@ class Task(ABC, Generic[BatchT]):
         """Prepare for a step, before its losses are computed.
 
         Returns:
-            What determines the operations of the loss besides the batch; a CUDA graph is captured for each value.
+            What determines the operations of the loss besides the shapes of the batch, such as whether a phase of
+            the training has begun; a CUDA graph is captured for each value.
         """
         return None
 

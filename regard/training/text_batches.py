@@ -50,7 +50,7 @@ class TextBatch:
         return max(self.source_layout.longest, self.target_layout.longest)
 
     @property
-    def positions(self) -> int:
+    def padded_tokens(self) -> int:
         """Number of tokens of the larger side including padding, which `batch.tokens` limits."""
         return max(self.source.numel(), self.inputs.numel())
 

@@ -148,13 +148,13 @@ def test_untrained_length_classifier_is_uniform() -> None:
 def test_lengths_without_training_pairs_are_found() -> None:
     model = NATransformer(NATransformerConfig.base(VOCAB, **SIZE, max_length_offset=30))
     assert model.untrained_lengths().all()
-    optimiser = torch.optim.AdamW(model.length.parameters(), lr=1e-2, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.length.parameters(), lr=1e-2, weight_decay=0.1)
     labels = torch.tensor([-3, 0, 0, 7, 30]) + 30
     for _ in range(20):
         memory = torch.randn(5, 4, SIZE["width"])
         torch.nn.functional.cross_entropy(model.length_logits(memory), labels).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     trained = (~model.untrained_lengths()).nonzero().flatten() - 30
     assert trained.tolist() == [-3, 0, 7, 30]
     with torch.no_grad():

@@ -144,14 +144,14 @@ def test_text_that_the_model_copies_is_unchanged(
     assert translator([text, "", text]) == [text, "", text]
 
 
-def test_prepared_weights_are_updated_after_an_optimiser_step(translator: regard.Translator) -> None:
+def test_prepared_weights_are_updated_after_an_optimizer_step(translator: regard.Translator) -> None:
     model = copy.deepcopy(translator.model)
     ours = regard.Translator(model, translator.vocabularies)
     ours("I love apples")
     before = ours.embed(["I love apples"])[0]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
     sum(p.square().sum() for p in model.parameters()).backward()
-    optimiser.step()
+    optimizer.step()
     fresh = regard.Translator(copy.deepcopy(model), translator.vocabularies)
     after = ours.embed(["I love apples"])[0]
     torch.testing.assert_close(after, fresh.embed(["I love apples"])[0])

@@ -19,7 +19,7 @@ from regard.training.loop import TrainingLoop
 from regard.training.objectives.nat import NATTargets
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.translation.task import TranslationTask
 from regard.training.text_batches import TextBatch
 from tests.images import TINY, WINDOWED, image_recipe
@@ -53,7 +53,7 @@ def test_steps_are_captured_after_consecutive_batches_of_one_shape() -> None:
         seen.append(float(batches[0].sum()))
         return batches[0].sum()
 
-    step_graph: StepGraph[Any, Any] = StepGraph(run_step, torch.device("cpu"))
+    step_graph: StepGraph[Any, Any] = StepGraph([run_step], torch.device("cpu"))
     results = [step_graph.replay([torch.full((size,), 1.0 + i)]) for i, size in enumerate([2] * 5 + [3] * 4 + [2] * 4)]
     eager = [result is None for result in results]
     assert eager == [True] * 3 + [False] * 2 + [True] * 3 + [False] + [True] * 3 + [False]
@@ -63,7 +63,7 @@ def test_steps_are_captured_after_consecutive_batches_of_one_shape() -> None:
 def test_static_tensors_keep_the_strides() -> None:
     strides: list[tuple[int, ...]] = []
     step_graph: StepGraph[Any, Any] = StepGraph(
-        lambda batches: strides.append(batches[0].stride()) or 1, torch.device("cpu")
+        [lambda batches: strides.append(batches[0].stride()) or 1], torch.device("cpu")
     )
     for batch in (torch.arange(12).view(3, 4)[:, :2], torch.arange(12).view(3, 4).T, torch.zeros(1, 4).expand(3, 4)):
         while step_graph.replay([batch]) is None:
@@ -230,8 +230,8 @@ def test_step_is_captured_again_when_the_objective_changes(
     replayed: list[int] = []
     replay = TrainingLoop._replayed_step
 
-    def record(self: Any, batches: Any, step: int, stage: Any) -> Any:
-        result = replay(self, batches, step, stage)
+    def record(self: Any, batches: Any, units: int, step: int, operations_key: Any) -> Any:
+        result = replay(self, batches, units, step, operations_key)
         replayed.extend([step] if result is not None else [])
         return result
 
@@ -254,7 +254,7 @@ def test_replays_draw_new_random_numbers() -> None:
     def run_step(batches: Any) -> torch.Tensor:
         return NATTargets(layout).sample(batches[0])
 
-    step_graph: StepGraph[Any, Any] = StepGraph(run_step, torch.device("cuda"))
+    step_graph: StepGraph[Any, Any] = StepGraph([run_step], torch.device("cuda"))
     counts = torch.tensor([20, 1, 30], device="cuda")
     torch.manual_seed(3)
     with step_graph.eager():
@@ -271,7 +271,7 @@ def test_replays_draw_new_random_numbers() -> None:
 def test_replay_is_unaffected_by_a_grown_position_table() -> None:
     positions = torch.arange(200, device="cuda")[None]
     encode = Sinusoidal(512).to("cuda")
-    step_graph: StepGraph[Any, Any] = StepGraph(lambda batches: encode(batches[0], 200).clone(), positions.device)
+    step_graph: StepGraph[Any, Any] = StepGraph([lambda batches: encode(batches[0], 200).clone()], positions.device)
     while (first := step_graph.replay([positions])) is None:
         pass
     expected = first.clone()
@@ -349,7 +349,7 @@ def test_learned_positions_are_captured_if_there_are_enough(
 
 def test_tensors_of_a_batch_can_be_replaced(build: Callable[..., TranslationTask]) -> None:
     task = build(training__cuda_graph=True, batch__layout="packed", batch__tokens=150)
-    one, other = (placed.item for placed in islice(task.batches(Position(), DataShard()), 2))
+    one, other = (placed.item for placed in islice(task.batches(DataPosition(), DataShard()), 2))
     assert one.count != other.count  # otherwise the test is meaningless
     assert signature_of(one) == signature_of(other)
     copy = with_tensors(one, [tensor.clone() for tensor in tensors_of(other)])

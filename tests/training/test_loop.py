@@ -20,7 +20,7 @@ from regard.training.parallelism import autocast
 from regard.training.progress import Progress
 from regard.training.recipe import OptimSettings, Recipe, TrainingSettings
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 from regard.training.task import LossSum, Step, Task, Validation
 
 Batch = tuple[Tensor, Tensor]
@@ -40,9 +40,9 @@ class Line(Task[Batch]):
         self.losses = iter(losses or cycle([1.0]))
         self.modes: list[bool] = []  # training mode of the model at each loss
 
-    def batches(self, position: Position, shard: DataShard) -> Iterator[Positioned[Batch]]:
+    def batches(self, position: DataPosition, shard: DataShard) -> Iterator[Positioned[Batch]]:
         for number in count(position.batch):
-            yield Positioned(self.given[number % len(self.given)], Position(0, number + 1))
+            yield Positioned(self.given[number % len(self.given)], DataPosition(0, number + 1))
 
     def largest_batch(self) -> Batch:
         return max(self.given, key=self.size)
@@ -88,7 +88,7 @@ def run(task: Line, out: Path, optim: dict[str, Any] | None = None, **training: 
         (out / "shown").open("w", encoding="utf-8") as shown,
         Progress(settings.steps, Console(file=shown, width=200)) as progress,
     ):
-        return TrainingLoop(task, optims, settings, out, progress).run()
+        return TrainingLoop(task, optims, settings, out, progress).train()
 
 
 def saved(folder: Path) -> list[float]:
@@ -102,17 +102,17 @@ def log(out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def steps() -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
-    """Gradients before and parameters after every step of any optimiser."""
+    """Gradients before and parameters after every step of any optimizer."""
     recorded: list[tuple[list[Tensor], list[Tensor]]] = []
 
-    def parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
-        return [p for group in optimiser.param_groups for p in group["params"]]
+    def parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
 
-    def before(optimiser: torch.optim.Optimizer, *_: object) -> None:
-        recorded.append(([p.grad.clone() for p in parameters(optimiser) if p.grad is not None], []))
+    def before(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        recorded.append(([p.grad.clone() for p in parameters(optimizer) if p.grad is not None], []))
 
-    def after(optimiser: torch.optim.Optimizer, *_: object) -> None:
-        recorded[-1][1].extend(p.detach().clone() for p in parameters(optimiser))
+    def after(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        recorded[-1][1].extend(p.detach().clone() for p in parameters(optimizer))
 
     hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     yield recorded

@@ -144,7 +144,7 @@ def test_all_forms_of_out_of_memory_are_recognised() -> None:
     assert not is_out_of_memory(KeyError("out of memory"))
 
 
-def test_model_too_large_for_its_optimiser_is_rejected(tmp_path: Path) -> None:
+def test_model_too_large_for_its_optimizer_is_rejected(tmp_path: Path) -> None:
     task = Line(points(4))
     expanded = torch.empty(1, 1, dtype=torch.float64).expand(1, 2**45)  # occupies 8 bytes
     task.model.weight = torch.nn.Parameter(expanded)
@@ -166,10 +166,10 @@ def test_sizes_that_have_failed_are_split_without_trying() -> None:
             return task.loss(batch, step)
 
     strategy = Limited(task, TrainingSettings())
-    assert strategy.accumulate(task.given, 1).split == 1
+    assert strategy.accumulate(task.given, 16, 1).split == 1
     assert sizes == [16, 8, 4, 4, 4, 4]
     sizes.clear()
-    assert strategy.accumulate(task.given, 2).failed == []
+    assert strategy.accumulate(task.given, 16, 2).failed == []
     assert sizes == [4, 4, 4, 4]
 
 
@@ -219,19 +219,19 @@ def test_losses_and_rows_of_halves_add_up(task: TranslationTask) -> None:
 @given(seed=st.integers(0, 10_000), tokens=st.integers(1, 600))
 def test_no_batch_has_longer_sentences_than_the_largest_batch(task: TranslationTask, seed: int, tokens: int) -> None:
     rng = np.random.default_rng(seed)
-    rows = rng.integers(0, len(task.train), 300)
-    corpus = task.train
+    rows = rng.integers(0, len(task.train_tokens), 300)
+    corpus = task.train_tokens
     sample = ParallelTokens(corpus.source.take(rows), corpus.target.take(rows), None, (300,))
     recipe = task.recipe.with_group("batch", tokens=tokens)
-    data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid[:1], {}, {})
+    data = TranslationData(Path(), task.translator.vocabularies, sample, task.valid_pairs[:1], {}, {})
     small = TranslationTask(task.translator, data, recipe, task.device)
     largest = small.largest_batch()
     for planned in small._plan(sample, np.arange(300), rng):
         batch = small.collate(sample, planned)
         assert batch.longest <= largest.longest
-        assert batch.positions <= max(largest.positions + largest.longest, tokens)
-    assert largest.sentences == 1 or largest.positions <= tokens
-    assert largest.sentences == len(sample) or largest.positions + largest.longest > tokens
+        assert batch.padded_tokens <= max(largest.padded_tokens + largest.longest, tokens)
+    assert largest.sentences == 1 or largest.padded_tokens <= tokens
+    assert largest.sentences == len(sample) or largest.padded_tokens + largest.longest > tokens
 
 
 def test_splitting_does_not_change_a_translator(

@@ -1,4 +1,4 @@
-"""Optimiser, learning rate schedules, and skipped steps."""
+"""Optimizer, learning rate schedules, and skipped steps."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.training.optim import StepCheck, build_optimiser, learning_rate
+from regard.training.optim import StepCheck, build_optimizer, learning_rate
 from regard.training.recipe import OptimSettings, Recipe
 from regard.training.run import run_recipe
 from regard.training.task import LossSum, Step
@@ -23,12 +23,12 @@ CPU = torch.device("cpu")
 STEPS, WARMUP, WIDTH, LR = 1000, 100, 64, 0.5
 
 
-# Optimiser
+# Optimizer
 
 
 def test_vectors_and_embeddings_are_not_decayed() -> None:
     model = nn.ModuleDict({"source_embedding": nn.Embedding(4, 2), "linear": nn.Linear(2, 2), "norm": nn.LayerNorm(2)})
-    decayed, others = build_optimiser(model, OptimSettings(weight_decay=0.1)).param_groups
+    decayed, others = build_optimizer(model, OptimSettings(weight_decay=0.1)).param_groups
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
     assert [p.shape for p in decayed["params"]] == [(2, 2)]
     assert len(others["params"]) == 4
@@ -36,14 +36,14 @@ def test_vectors_and_embeddings_are_not_decayed() -> None:
 
 def test_found_inf_leaves_weights_and_moments_unchanged() -> None:
     model = torch.nn.Linear(3, 2)
-    optimiser = build_optimiser(model, OptimSettings(weight_decay=0.1))
+    optimizer = build_optimizer(model, OptimSettings(weight_decay=0.1))
 
     def step(found_inf: float, gradient: float) -> list[Tensor]:
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        optimiser.found_inf = torch.tensor(found_inf)
-        optimiser.step()
-        moments = [tensor.clone() for values in optimiser.state.values() for tensor in values.values()]
+        optimizer.found_inf = torch.tensor(found_inf)
+        optimizer.step()
+        moments = [tensor.clone() for values in optimizer.state.values() for tensor in values.values()]
         return [*(parameter.detach().clone() for parameter in model.parameters()), *moments]
 
     step(0.0, 1.0)

@@ -32,7 +32,7 @@ class Recording(DataParallel[Any]):
     def add_gradients(self, batch: Any, step: Step, last: bool = True) -> LossSum:
         loss = self.task.loss(batch, step)
         loss.total.backward()  # type: ignore[no-untyped-call]
-        self.passed.append((len(batch[0]), float(self.step_tokens), last))
+        self.passed.append((len(batch[0]), float(self.divisor), last))
         return loss
 
 
@@ -40,13 +40,12 @@ def gather(task: Line, *sizes: int) -> tuple[Any, list[tuple[int, float, bool]]]
     """Gather batches of these sizes; also return what was recorded."""
     strategy = Recording(task)
     batches = points(*sizes)
-    strategy.set_step_tokens(batches)
-    return strategy.accumulate(batches, 1), strategy.passed
+    return strategy.accumulate(batches, strategy.count_units(batches), 1), strategy.passed
 
 
 def test_gradients_are_averaged_over_the_tokens_of_all_processes() -> None:
     gathered, passed = gather(Line([]), 5, 3)
-    assert gathered.tokens == 18
+    assert gathered.units == 18
     assert [loss.count for loss in gathered.losses] == [5, 3]
     assert passed == [(5, 6, False), (3, 6, True)]
 

@@ -23,7 +23,7 @@ from regard.training.distillation import Distillation, Provenance
 from regard.training.loop import StepResult, SummedLosses, TrainingLoop
 from regard.training.memory import build_model
 from regard.training.metrics_log import _as_markdown
-from regard.training.run import Run, _create_folder
+from regard.training.run import RunPreparation, _create_folder
 from regard.training.run_folder import _logged_step
 from regard.training.state import _load_weights
 from regard.training.step_timing import StepTiming, _StepClock
@@ -58,12 +58,12 @@ def fail(message: str) -> Any:
 
 
 @pytest.mark.parametrize("error", [None, "DefaultCPUAllocator: can't allocate memory", "another error"])
-def test_memory_of_optimiser_and_average_is_reserved(error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_optimizer_and_average_is_reserved(error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(3, 2)
     for state, average, copies in (({}, 0.5, 3), ({}, 0.0, 2), ({"step": 1}, 0.0, 0)):
         loop = SimpleNamespace(
             task=SimpleNamespace(model=model),
-            state=SimpleNamespace(optimiser=SimpleNamespace(state=state), average=None),
+            state=SimpleNamespace(optimizer=SimpleNamespace(state=state), average=None),
             training=SimpleNamespace(average=average, ema=0.0),
         )
         reserve = TrainingLoop._reserve_memory.__get__(loop)
@@ -79,7 +79,7 @@ def test_memory_of_optimiser_and_average_is_reserved(error: str | None, monkeypa
 
 def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
     graph = SimpleNamespace(replay=replay, disable=lambda: reported.append("disabled"))
-    strategy = SimpleNamespace(fits=lambda batch: batch != "large")
+    strategy = SimpleNamespace(fits=lambda batch: batch != "large", set_divisor=lambda units: None)
     model = SimpleNamespace(zero_grad=lambda set_to_none: reported.append("zeroed"))
     loop = SimpleNamespace(
         step_graph=graph,
@@ -95,20 +95,20 @@ def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
 def test_a_step_runs_eagerly_if_its_capture_lacks_memory() -> None:
     reported: list[Any] = []
     _, step = replayed(fail("CUDA out of memory"), reported)
-    assert step(["abc", "de"], 7, "stage") is None
+    assert step(["abc", "de"], 5, 7, "key") is None
     assert reported == ["zeroed", "disabled", ("abc", 7)]
     _, step = replayed(fail("illegal instruction"), reported)
     with pytest.raises(RuntimeError, match="illegal instruction"):
-        step(["abc"], 7, "stage")
-    _, step = replayed(lambda batches, stage: None, reported)
-    assert step(["abc"], 7, "stage") is None
+        step(["abc"], 5, 7, "key")
+    _, step = replayed(lambda batches, key: None, reported)
+    assert step(["abc"], 5, 7, "key") is None
     captured = StepResult(SummedLosses(torch.zeros(()), {}), torch.zeros(()), torch.ones((), dtype=torch.bool))
-    _, step = replayed(lambda batches, stage: captured, reported)
-    assert step(["abc"], 7, "stage") is captured
+    _, step = replayed(lambda batches, key: captured, reported)
+    assert step(["abc"], 5, 7, "key") is captured
     _, step = replayed(fail("not reached"), reported)
-    assert step(["abc", "large"], 7, "stage") is None
+    assert step(["abc", "large"], 5, 7, "key") is None
     _, step = replayed(None, reported, step_graph=None)
-    assert step(["abc"], 7, "stage") is None
+    assert step(["abc"], 5, 7, "key") is None
 
 
 def test_other_errors_of_a_model_are_not_treated_as_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,9 @@ def test_other_errors_of_a_model_are_not_treated_as_lack_of_memory(monkeypatch: 
 def test_checkpoints_of_another_format_are_damaged(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 99, "files": {}}))
     (tmp_path / "state.json").write_text(json.dumps({"step": 4}))
-    with pytest.raises(DamagedError, match=r"manifest\.json has format 99, expected 3"):
+    with pytest.raises(DamagedError, match=r"manifest\.json has format 99, expected 4"):
         _verify(tmp_path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": 3, "files": {}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 4, "files": {}}))
     assert _verify(tmp_path) == {"step": 4}
     (tmp_path / "state.json").write_text(json.dumps({"step": "4"}))
     with pytest.raises(DamagedError, match=r"state\.json has no step"):
@@ -162,7 +162,7 @@ def test_a_read_only_run_folder_is_reported(tmp_path: Path, monkeypatch: pytest.
 
 def test_other_processes_must_see_the_run_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not contain the run; all machines must share the run folder"):
-        Run._open_after_main(bare(Run, out=tmp_path))
+        RunPreparation._open_after_main(bare(RunPreparation, out=tmp_path), load_recipe(Path("demo")), None)
 
 
 def test_weights_of_another_model_do_not_fit() -> None:

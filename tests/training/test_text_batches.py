@@ -23,7 +23,7 @@ from regard.training.objectives.teacher_forcing import (
 )
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.translation.task import TranslationTask
 from regard.training.text_batches import (
     ALIGNMENT,
@@ -70,11 +70,11 @@ def test_batch_of_fixed_shape_has_the_same_loss_and_gradients(build: Build) -> N
     task = build(model__dropout=0.0)
     task.model.double()
     rows = np.array([3, 100, 200, 7, 400, 99])
-    filled = collate(task.train, rows, True, 0, PackedShape.of(task.train, 200))
+    filled = collate(task.train_tokens, rows, True, 0, PackedShape.of(task.train_tokens, 200))
     assert filled.fixed_shape
     assert filled.source.shape == filled.inputs.shape == (1, 200)
     assert filled.count < len(filled.labels) == 200
-    padded = collate(task.train, rows, False, 0)
+    padded = collate(task.train_tokens, rows, False, 0)
     assert filled.count == padded.count
     for mine, theirs in zip(gradients(task, filled), gradients(task, padded), strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -104,8 +104,8 @@ def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
     task = build(model__dropout=0.0, data__alignments=str(alignments))
     task.model.double()
     rows = np.array([3, 100, 200, 7, 400, 99])
-    shape = PackedShape.of(task.train, 200)
-    filled, padded = collate(task.train, rows, True, 0, shape), collate(task.train, rows, False, 0)
+    shape = PackedShape.of(task.train_tokens, 200)
+    filled, padded = collate(task.train_tokens, rows, True, 0, shape), collate(task.train_tokens, rows, False, 0)
     assert filled.links is not None and padded.links is not None
     assert len(filled.links) == shape.links > len(padded.links)
     objective = TeacherForcing(TeacherForcingSettings.parse(settings, "objective"), 0.1)
@@ -120,7 +120,7 @@ def test_objectives_ignore_the_padding_of_a_batch_of_fixed_shape(
 
 def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     task = build()
-    batch = collate(task.train, np.array([3, 100]), True, 0, PackedShape.of(task.train, 200))
+    batch = collate(task.train_tokens, np.array([3, 100]), True, 0, PackedShape.of(task.train_tokens, 200))
     passes = torch.randn(2, 200, task.model.config.width)
     monkeypatch.setattr(teacher_forcing, "decoder_outputs", lambda *_: passes.flatten(0, 1))
     loss = TeacherForcing(TeacherForcingSettings(r_drop=1.0), 0.0).loss(task.model, batch, 1)
@@ -131,7 +131,7 @@ def test_divergence_of_padding_is_not_added(build: Build, monkeypatch: pytest.Mo
 
 def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150, model__dropout=0.0)
-    batches = task.batches(Position(), DataShard())
+    batches = task.batches(DataPosition(), DataShard())
     batches_and_largest = [task.largest_batch(), *(next(batches).item for _ in range(4))]
     torch._dynamo.utils.counters.clear()
     for batch in batches_and_largest:
@@ -146,7 +146,7 @@ def test_compiled_batches_have_one_shape_and_one_graph(build: Build, eager_backe
 
 def test_halves_of_a_batch_of_fixed_shape_have_no_padding(build: Build, eager_backend: None) -> None:
     task = build(training__compile=True, batch__layout="packed", batch__tokens=150)
-    whole = next(task.batches(Position(), DataShard())).item
+    whole = next(task.batches(DataPosition(), DataShard())).item
     halves = task.split(whole)
     assert halves is not None
     assert sum(half.count for half in halves) == whole.count
@@ -216,7 +216,7 @@ def test_concatenated_tensors_can_be_split(shapes: list[tuple[int, int]], dtypes
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_batch_is_moved_to_a_gpu_in_one_copy(build: Build, layout: str) -> None:
     task = build(batch__layout=layout, batch__tokens=150)
-    batch = next(iter(task.batches(Position(), DataShard()))).item
+    batch = next(iter(task.batches(DataPosition(), DataShard()))).item
     moved = batch.to(torch.device("cuda"))
     assert batch.to(torch.device("cpu")) is batch
     assert all(tensor.is_cuda for tensor in tensors_of(moved))

@@ -21,7 +21,7 @@ from regard.training import workers
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.translation.task import TranslationTask
 from regard.training.text_batches import TextBatch
 from regard.training.workers import _initialise_worker, map_in_workers
@@ -48,7 +48,7 @@ def test_workers_prepare_the_same_batches_in_the_same_order(
     task: Callable[..., TranslationTask], share: DataShard
 ) -> None:
     alone, helped = task(), task(training__workers=2)
-    place = next(islice(alone.batches(Position(), DataShard()), 7, None)).after
+    place = next(islice(alone.batches(DataPosition(), DataShard()), 7, None)).after
     batches = alone.batches(place, share), helped.batches(place, share)
     for one, other in islice(zip(*batches, strict=True), 80):  # more than an epoch
         assert_same(one.item, other.item)
@@ -59,13 +59,13 @@ def test_workers_prepare_the_same_batches_in_the_same_order(
 def test_workers_do_not_advance_the_random_state_of_training(task: Callable[..., TranslationTask]) -> None:
     helped = task(training__workers=1)
     before = torch.get_rng_state()
-    next(helped.batches(Position(), DataShard()))
+    next(helped.batches(DataPosition(), DataShard()))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_workers_end_with_the_iterator(task: Callable[..., TranslationTask]) -> None:
     before = children(os.getpid())
-    batches = task(training__workers=2).batches(Position(), DataShard())
+    batches = task(training__workers=2).batches(DataPosition(), DataShard())
     next(batches)
     assert len(children(os.getpid())) == len(before) + 2
     batches.close()

@@ -150,8 +150,8 @@ class LengthGroups:
         queries, keys = self._pad(q, self.target), self._pad(k, self.source)
         lengths = self._split(self.source.lengths)
         return [
-            attention.kind.weights(one, other, Mask(keys=Padded(length, longest)))
-            for one, other, length, (_, longest) in zip(queries, keys, lengths, self.shapes, strict=True)
+            attention.kind.weights(group_q, group_k, Mask(keys=Padded(group_lengths, longest)))
+            for group_q, group_k, group_lengths, (_, longest) in zip(queries, keys, lengths, self.shapes, strict=True)
         ]
 
     def layouts(self, is_sentence: Tensor) -> list[tuple[Padded, Padded, Tensor]]:

@@ -146,7 +146,7 @@ class PhotoPairs:
     """Crops of photographs, at the same position in both; the last `held_out` folders are reserved for validation."""
 
     def __init__(self, folders: list[Path], size: tuple[int, int], seed: int, held_out: int) -> None:
-        self.size, self.seed, self.train = size, seed, len(folders) - held_out
+        self.size, self.seed, self.training_folders = size, seed, len(folders) - held_out
         self.images = [_read_pair(folder) for folder in folders]
         for folder, images in zip(folders, self.images, strict=True):
             if images.shape[-2] < size[0] or images.shape[-1] < size[1]:
@@ -162,8 +162,8 @@ class PhotoPairs:
         crops = []
         for number, share, y, x in zip(numbers.tolist(), which, down, across, strict=True):
             held_out = number >= HELD_OUT
-            first, count = (self.train, len(self.images) - self.train) if held_out else (0, self.train)
-            images = self.images[first + min(count - 1, int(share * count))]
+            start, end = (self.training_folders, len(self.images)) if held_out else (0, self.training_folders)
+            images = self.images[min(end - 1, start + int(share * (end - start)))]
             top, left = int(y * (images.shape[-2] - height + 1)), int(x * (images.shape[-1] - width + 1))
             crops.append(images[:, :, top : top + height, left : left + width])
         both = torch.stack(crops, 1).to(numbers.device).float() / 255

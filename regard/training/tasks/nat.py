@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field, SerializeAsAny, model_validator
 
-from regard.data.text.tokens import SCAN_ROWS
+from regard.data.text.tokens import SCAN_ROWS, RaggedArray
 from regard.decoding.settings import NATSettings
 from regard.errors import UserError
 from regard.models.nat import NATransformer, NATransformerConfig
@@ -82,7 +82,7 @@ class NATTask(TranslationTask):
         settings = self.recipe.objective if isinstance(self.recipe.objective, NATObjectiveSettings) else DEFAULT
         return NATObjective(length_weight=settings.length_weight, ngram_overlap=settings.ngram_overlap)
 
-    def _count_function(self) -> Callable[..., int]:
+    def _count_function(self) -> Callable[[RaggedArray, RaggedArray], int]:
         return partial(count_predicted, self.model.config)
 
     def report(self, progress: Progress) -> None:
@@ -94,13 +94,13 @@ class NATTask(TranslationTask):
         if config.length == "classifier":
             return
         too_long = 0
-        for start in range(0, len(self.train), SCAN_ROWS):
-            rows = np.arange(start, min(start + SCAN_ROWS, len(self.train)))
-            needed = self.train.target.lengths_at(rows) - {"ctc": 2, "end": 1, "dag": 0}[config.length]
-            too_long += int((needed > config.upsampled_lengths(self.train.source.lengths_at(rows))).sum())
-        self.train.release_pages()
+        for start in range(0, len(self.train_tokens), SCAN_ROWS):
+            rows = np.arange(start, min(start + SCAN_ROWS, len(self.train_tokens)))
+            needed = self.train_tokens.target.lengths_at(rows) - {"ctc": 2, "end": 1, "dag": 0}[config.length]
+            too_long += int((needed > config.upsampled_lengths(self.train_tokens.source.lengths_at(rows))).sum())
+        self.train_tokens.release_pages()
         advice = "raise model.upsample_ratio or model.upsample_extra"
-        if too_long == len(self.train):
+        if too_long == len(self.train_tokens):
             raise UserError(f"no training pair is left: every target is longer than its upsampled source; {advice}")
         if too_long:
             progress.print(

@@ -18,7 +18,7 @@ from regard.training.memory import build_model, describe_size
 from regard.training.prepared_data import check_files, fingerprint_files, read_fingerprints, write_fingerprints
 from regard.training.progress import Progress, counted
 from regard.training.recipe import InitSettings, OptimSettings, Recipe, TrainingSettings
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 from regard.training.task import InitialModel, Task, copy_weights
 
 
@@ -122,8 +122,8 @@ class SimpleTask(Task[P]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[P], None, None]:
-        numbers = (Positioned(number, Position(batch=number + 1)) for number in count(position.batch))
+    def batches(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[P], None, None]:
+        numbers = (Positioned(number, DataPosition(batch=number + 1)) for number in count(position.batch))
         return (Positioned(self.make(planned.item), planned.after) for planned in shard.select(numbers))
 
     def largest_batch(self) -> P:

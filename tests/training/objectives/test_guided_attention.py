@@ -91,7 +91,7 @@ def test_loss_is_the_negative_log_of_the_mass_of_the_selected_heads(
     layers: tuple[int, ...] | None, heads: tuple[int, ...] | None, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     settings = GuidedAttention(steps=10, layers=layers, heads=heads, width=0.3)
     with probe(task.model) as seen:
         logits_of_labels(task.model, batch)
@@ -111,9 +111,9 @@ def test_loss_is_the_negative_log_of_the_mass_of_the_selected_heads(
 @pytest.mark.parametrize("packed", [False, True])
 def test_positions_without_links_are_not_guided(packed: bool, build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = replace(collate(task.train, ROWS, packed, 0), links=LINKS)
+    batch = replace(collate(task.train_tokens, ROWS, packed, 0), links=LINKS)
     with probe(task.model) as seen:
-        logits_of_labels(task.model, collate(task.train, ROWS, False, 0))
+        logits_of_labels(task.model, collate(task.train_tokens, ROWS, False, 0))
     weights = torch.stack([seen[f"decoder.{layer}.cross"].weights for layer in (0, 1)]).mean((0, 2))
     masses = torch.stack([weights[0, 0, 1], weights[0, 2, [0, 2]].sum(), weights[1, 1, 1], weights[4, 0, 0]])
     _, mass = guide_loss_and_mass(GuidedAttention(steps=10, prior="alignments"), task, batch)
@@ -122,8 +122,9 @@ def test_positions_without_links_are_not_guided(packed: bool, build: Callable[..
 
 def test_missing_alignments_are_rejected(build: Callable[..., TranslationTask]) -> None:
     task = build()
+    batch = collate(task.train_tokens, ROWS, False, 0)
     with pytest.raises(UserError, match=r"objective\.guided_attention\.prior: alignments needs word alignments"):
-        guide_loss_and_mass(GuidedAttention(steps=10, prior="alignments"), task, collate(task.train, ROWS, False, 0))
+        guide_loss_and_mass(GuidedAttention(steps=10, prior="alignments"), task, batch)
 
 
 def test_weight_decreases_linearly_to_zero() -> None:
@@ -135,7 +136,7 @@ def test_weight_decreases_linearly_to_zero() -> None:
 
 def test_weighted_loss_is_added(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     guided = TeacherForcing(TeacherForcingSettings(guided_attention=GuidedAttention(steps=4, weight=2.0)), 0.1)
     plain = TeacherForcing(TeacherForcingSettings(), 0.1).loss(task.model, batch, 3)
     guided.begin_step(3)
@@ -157,7 +158,7 @@ def test_groups_of_a_batch_of_fixed_shape_give_the_same_loss_and_gradients(
     rows = np.append(ROWS, [5, 6, 8])
     losses, masses, gradients = [], [], []
     for fixed in (None, shape):
-        batch = collate(task.train, rows, True, 0, fixed)
+        batch = collate(task.train_tokens, rows, True, 0, fixed)
         batch = replace(batch, links=LINKS if fixed is None else fixed.fill_links(LINKS))
         with settings.observe(task.model, batch) as guidance:
             logits_of_labels(task.model, batch)
@@ -200,7 +201,7 @@ def test_weights_are_materialised_only_in_selected_layers_while_needed(
     weight_calls: list[int], build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     objective = TeacherForcing(TeacherForcingSettings(guided_attention=GuidedAttention(steps=4, layers=(1,))), 0.1)
     for step, expected in ((1, 1), (4, 2), (5, 2), (6, 2)):
         objective.begin_step(step)
@@ -211,7 +212,7 @@ def test_weights_are_materialised_only_in_selected_layers_while_needed(
 
 def test_probe_still_records(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     with probe(task.model, ["decoder.0.cross"]) as seen:
         guide_loss_and_mass(ALL_LAYERS, task, batch)
         first = seen.pop("decoder.0.cross")
@@ -221,7 +222,7 @@ def test_probe_still_records(build: Callable[..., TranslationTask]) -> None:
 
 def test_hooks_are_removed_after_an_error(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     with pytest.raises(ZeroDivisionError), ALL_LAYERS.observe(task.model, batch):
         raise ZeroDivisionError
     assert all(m.qkv_hook is None for m in task.model.modules() if isinstance(m, Attention))
@@ -236,18 +237,18 @@ OTHER_LAYER = GuidedAttention(steps=10_000, width=0.1, layers=(0,))
 def train_guided(task: TranslationTask, batch: TextBatch, settings: GuidedAttention) -> None:
     """Train on one batch for 100 steps."""
     objective = TeacherForcing(TeacherForcingSettings(guided_attention=settings), 0.0)
-    optimiser = torch.optim.Adam(task.model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=3e-3)
     for step in range(1, 101):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         objective.begin_step(step)
         loss = objective.loss(task.model, batch, step)
         (loss.total / loss.count).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def test_guided_head_attends_along_the_diagonal(build: Callable[..., TranslationTask]) -> None:
     task = build(optim__label_smoothing=0.0)
-    seen, others = (collate(task.train, rows, True, 0) for rows in (ROWS, ROWS + 20))
+    seen, others = (collate(task.train_tokens, rows, True, 0) for rows in (ROWS, ROWS + 20))
     before = guide_loss_and_mass(GUIDED_HEAD, task, others)[1]
     train_guided(task, seen, GUIDED_HEAD)
     assert before < 0.3
@@ -258,7 +259,7 @@ def test_guided_head_attends_along_the_diagonal(build: Callable[..., Translation
 
 def test_guided_head_attends_to_aligned_words(build: Callable[..., TranslationTask]) -> None:
     task = build(optim__label_smoothing=0.0)
-    batch = collate(task.train, ROWS, True, 0)
+    batch = collate(task.train_tokens, ROWS, True, 0)
     lengths = zip(batch.target_layout.lengths.tolist(), batch.source_layout.lengths.tolist(), strict=True)
     reversed_links = [(i, t, max(0, S - 1 - t)) for i, (T, S) in enumerate(lengths) for t in range(T)]
     batch = replace(batch, links=torch.tensor(reversed_links))

@@ -93,16 +93,16 @@ def deterministic_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_batch(task: NATTask, packed: bool = False, rows: np.ndarray = ROWS) -> TextBatch:
-    return task.collate(task.train, rows, packed=packed)
+    return task.collate(task.train_tokens, rows, packed=packed)
 
 
 def make_fixed_shape_batch(task: NATTask, tokens: int = 200) -> TextBatch:
-    return task.collate(task.train, ROWS, packed=True, shape=PackedShape.of(task.train, tokens))
+    return task.collate(task.train_tokens, ROWS, packed=True, shape=PackedShape.of(task.train_tokens, tokens))
 
 
 def pairs_of(task: NATTask, rows: np.ndarray = ROWS) -> list[tuple[list[int], list[int]]]:
     """Return sources with END and targets without BOS and END."""
-    sources, targets = task.train.source, task.train.target
+    sources, targets = task.train_tokens.source, task.train_tokens.target
     split = [(sources.take(np.array([row])).tokens, targets.take(np.array([row])).tokens) for row in rows]
     return [(s.tolist(), t.tolist()[1:-1]) for s, t in split]
 
@@ -472,7 +472,7 @@ def test_target_that_does_not_fit_is_skipped_and_counted(tmp_path: Path, length:
     recipe = small_recipe(tmp_path / "pairs.tsv", model__kind="nat", model__length=length, **NO_UPSAMPLING[length])
     task = build_task(recipe, CPU, Progress(1))
     assert isinstance(task, NATTask)
-    differences = task.train.source.lengths - task.train.target.lengths
+    differences = task.train_tokens.source.lengths - task.train_tokens.target.lengths
     too_long, fitting = np.flatnonzero(differences < -2)[:2], np.flatnonzero(differences > 2)[:3]
     both = NATObjective().loss(task.model, make_batch(task, rows=np.concatenate((fitting, too_long))), 1)
     without = NATObjective().loss(task.model, make_batch(task, rows=fitting), 1)

@@ -155,7 +155,7 @@ def test_inputs_are_replaced_by_their_predictions_with_the_given_probability(
     packed: bool, probability: float, build: Callable[..., TranslationTask]
 ) -> None:
     task = build()
-    batch = collate(task.train, np.arange(400), packed, 0)
+    batch = collate(task.train_tokens, np.arange(400), packed, 0)
     predictions = torch.arange(1000, 1000 + len(batch.labels))  # all different and outside the vocabulary
     torch.manual_seed(0)
     mixed, proportion = mix_predictions(batch, predictions, probability)
@@ -174,7 +174,7 @@ def test_inputs_are_replaced_by_their_predictions_with_the_given_probability(
 
 def test_padding_is_not_replaced(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     mixed, _ = mix_predictions(batch, torch.full_like(batch.labels, 9), 1.0)
     padding = ~batch.target_layout.real()
     assert padding.any()
@@ -185,7 +185,7 @@ def test_padded_and_packed_batches_are_mixed_equally(build: Callable[..., Transl
     task = build()
     inputs = []
     for packed in (False, True):
-        batch = collate(task.train, ROWS, packed, 0)
+        batch = collate(task.train_tokens, ROWS, packed, 0)
         torch.manual_seed(4)
         mixed, _ = mix(task, batch, 0.5)
         inputs.append(flatten(batch, mixed.inputs))
@@ -197,7 +197,7 @@ def test_padded_and_packed_batches_are_mixed_equally(build: Callable[..., Transl
 
 def test_predictions_are_made_without_dropout(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.5)
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     task.model.eval()
     expected = logits_of_labels(task.model, batch).argmax(-1)
     task.model.train()
@@ -211,7 +211,7 @@ def test_predictions_are_made_without_dropout(build: Callable[..., TranslationTa
 
 def test_gradients_flow_through_the_second_pass_only(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     settings = ScheduledSampling(half_life=1, floor=0.4)
     torch.manual_seed(2)
     mixed, _ = mix(task, batch, 0.6)

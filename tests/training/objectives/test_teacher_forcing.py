@@ -53,7 +53,7 @@ def objective(request: pytest.FixtureRequest) -> TeacherForcing:
 
 def linked(task: TranslationTask, rows: np.ndarray, packed: bool) -> TextBatch:
     """Return a batch in which every second target token is aligned to the first and the last source token."""
-    batch = collate(task.train, rows, packed, 0)
+    batch = collate(task.train_tokens, rows, packed, 0)
     lengths = zip(batch.target_layout.lengths.tolist(), batch.source_layout.lengths.tolist(), strict=True)
     links = [(i, t, s) for i, (T, S) in enumerate(lengths) for t in range(0, T, 2) for s in {0, S - 1}]
     return replace(batch, links=torch.tensor(links))
@@ -107,7 +107,7 @@ def test_losses_and_gradients_of_halves_add_up(
 
 def test_teacher_forcing_is_the_cross_entropy_of_the_reference(build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout)
     expected = F.cross_entropy(logits.flatten(0, 1)[batch.real], batch.labels, label_smoothing=0.1, reduction="sum")
     loss = PLAIN.loss(task.model, batch, 1)
@@ -163,7 +163,7 @@ def divergence(one: Tensor, other: Tensor) -> Tensor:
 
 def test_r_drop_without_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.0)
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     plain, twice = PLAIN.loss(task.model, batch, 1), R_DROP.loss(task.model, batch, 1)
     assert twice.logged["divergence"].item() == 0
     assert twice.total.item() == pytest.approx(plain.total.item(), rel=1e-6)
@@ -172,7 +172,7 @@ def test_r_drop_without_dropout_equals_teacher_forcing(build: Callable[..., Tran
 
 def test_r_drop_adds_the_divergence_of_two_passes_with_dropout(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.3)
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     task.model.train()
     loss = R_DROP.loss(task.model, batch, 1)
     assert loss.logged["divergence"].item() > 1e-2
@@ -182,7 +182,7 @@ def test_r_drop_adds_the_divergence_of_two_passes_with_dropout(build: Callable[.
 
 def test_r_drop_is_half_the_loss_of_the_paper(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.3)
-    batch = collate(task.train, ROWS, True, 0)
+    batch = collate(task.train_tokens, ROWS, True, 0)
     torch.manual_seed(0)
     loss = R_DROP.loss(task.model.train(), batch, 1)
     torch.manual_seed(0)
@@ -197,7 +197,7 @@ def test_r_drop_reduces_the_divergence(
     make_recipe: Callable[..., Recipe], build: Callable[..., TranslationTask], tmp_path: Path
 ) -> None:
     task = build()
-    batch = collate(task.train, np.arange(100), False, 0)
+    batch = collate(task.train_tokens, np.arange(100), False, 0)
 
     def train(name: str, weight: float) -> float:
         recipe = make_recipe(
@@ -223,7 +223,7 @@ def test_r_drop_reduces_the_divergence(
 @pytest.mark.parametrize("packed", [False, True])
 def test_cut_off_keeps_the_first_input_and_end(packed: bool, build: Callable[..., TranslationTask]) -> None:
     task = build()
-    batch, end = collate(task.train, np.arange(100), packed, 0), task.model.config.eos
+    batch, end = collate(task.train_tokens, np.arange(100), packed, 0), task.model.config.eos
     torch.manual_seed(0)
     cut = SimCut(p=0.3).cut_off(batch, end)
     first = (batch.target_layout.positions() == 0).expand_as(batch.inputs)
@@ -237,7 +237,7 @@ def test_cut_off_keeps_the_first_input_and_end(packed: bool, build: Callable[...
 
 def test_simcut_diverges_from_the_first_pass_only(build: Callable[..., TranslationTask]) -> None:
     task, settings = build(model__dropout=0.0), SimCut(weight=2.0, p=0.3)
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     objective = TeacherForcing(TeacherForcingSettings(simcut=settings), 0.1)
     torch.manual_seed(0)
     loss = objective.loss(task.model.train(), batch, 1)
@@ -254,7 +254,7 @@ def test_simcut_diverges_from_the_first_pass_only(build: Callable[..., Translati
 
 def test_simcut_without_cut_off_and_dropout_equals_teacher_forcing(build: Callable[..., TranslationTask]) -> None:
     task = build(model__dropout=0.0)
-    batch = collate(task.train, ROWS, True, 0)
+    batch = collate(task.train_tokens, ROWS, True, 0)
     loss = TeacherForcing(TeacherForcingSettings(simcut=SimCut(p=0)), 0.1).loss(task.model.train(), batch, 1)
     assert loss.logged["divergence"].item() == pytest.approx(0, abs=1e-3)
     assert loss.total.item() == pytest.approx(PLAIN.loss(task.model, batch, 1).total.item(), rel=1e-6)

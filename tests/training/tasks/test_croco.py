@@ -21,7 +21,7 @@ from regard.models.croco import CroCo
 from regard.models.folder import load_model
 from regard.training.progress import Progress
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.croco import (
     HELD_OUT,
     CompletionSettings,
@@ -80,11 +80,11 @@ def checkpoint_tensors(out: Path) -> dict[str, torch.Tensor]:
 
 def test_batches_resume_from_any_position_and_are_sharded() -> None:
     task = task_of(recipe())
-    first = list(islice(task.batches(Position(), DataShard()), 4))
+    first = list(islice(task.batches(DataPosition(), DataShard()), 4))
     later = next(iter(task.batches(first[1].after, DataShard())))
     assert torch.equal(later.item.view1, first[2].item.view1)
     assert torch.equal(later.item.visible, first[2].item.visible)
-    second_of_two = next(iter(task.batches(Position(), DataShard(1, 2))))
+    second_of_two = next(iter(task.batches(DataPosition(), DataShard(1, 2))))
     assert torch.equal(second_of_two.item.view2, first[1].item.view2)
     assert second_of_two.after == first[1].after
     assert not torch.equal(first[0].item.visible, first[1].item.visible)
@@ -103,7 +103,7 @@ def test_patches_are_masked_and_some_second_views_dropped() -> None:
 
 def test_mask_ratio_can_be_lower_at_first() -> None:
     task = task_of(recipe(completion__initial_mask_ratio=0.5, completion__ramp_steps=4))
-    visible = [placed.item.visible.shape[1] for placed in islice(task.batches(Position(), DataShard()), 6)]
+    visible = [placed.item.visible.shape[1] for placed in islice(task.batches(DataPosition(), DataShard()), 6)]
     assert visible == [8, 7, 5, 4, 2, 2]
     assert task.largest_batch().visible.shape[1] == 8
     with pytest.raises(UserError, match=r"initial_mask_ratio 0\.95 is more than mask_ratio 0\.9"):

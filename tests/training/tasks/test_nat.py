@@ -55,7 +55,7 @@ def test_targets_that_do_not_fit_are_reported(tmp_path: Path, capsys: pytest.Cap
         return small_recipe(tmp_path / "pairs.tsv", model__kind="nat", model__length="end", **no_upsampling)
 
     task = build_task(recipe(SHORT_TARGETS * 2 + LONG_TARGETS), torch.device("cpu"), Progress(1))
-    number = int((task.train.target.lengths - 1 > task.train.source.lengths).sum())
+    number = int((task.train_tokens.target.lengths - 1 > task.train_tokens.source.lengths).sum())
     assert number > 40
     message = f"skipped: {number} pairs with a target longer than its upsampled source; raise model.upsample_ratio"
     assert message in capsys.readouterr().out

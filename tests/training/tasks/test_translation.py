@@ -16,7 +16,7 @@ from regard.models.transformer import Transformer
 from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.translation.data import open_corpora, train_tokenizers
 from regard.training.tasks.translation.recipe import DataSettings, TokenizerSettings
 from regard.training.tasks.translation.task import TranslationTask
@@ -51,22 +51,22 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], to
 def test_inputs_start_with_bos_and_labels_end_with_eos(packed: bool, build: Build) -> None:
     task = build()
     vocabulary = task.translator.vocabularies.target
-    batch = collate(task.train, ROWS, packed, 0)
-    lengths = task.train.target.lengths[ROWS] - 1
+    batch = collate(task.train_tokens, ROWS, packed, 0)
+    lengths = task.train_tokens.target.lengths[ROWS] - 1
     inputs = batch.inputs[0] if packed else batch.inputs.flatten()[batch.real]
     sentences = zip(ROWS, inputs.split(lengths.tolist()), batch.labels.split(lengths.tolist()), strict=True)
     for row, tokens, label in sentences:
         assert tokens[0] == vocabulary.BOS
         assert label[-1] == vocabulary.EOS
         assert torch.equal(tokens[1:], label[:-1])
-        assert label[:-1].tolist() == task.train.target.take(np.array([row])).tokens[1:-1].tolist()
+        assert label[:-1].tolist() == task.train_tokens.target.take(np.array([row])).tokens[1:-1].tolist()
     assert task.count(batch) == lengths.sum() == task.loss(batch, 1).count
     assert batch.sentences == len(ROWS)
 
 
 def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Build) -> None:
     task = build()
-    padded, packed = collate(task.train, ROWS, False, 0), collate(task.train, ROWS, True, 0)
+    padded, packed = collate(task.train_tokens, ROWS, False, 0), collate(task.train_tokens, ROWS, True, 0)
     assert padded.source.shape[0] == len(ROWS)
     assert packed.source.shape[0] == 1
     assert 0 in padded.source
@@ -79,9 +79,9 @@ def test_padded_and_packed_batches_have_the_same_loss_and_gradients(build: Build
 
 def test_batches_that_do_not_fit_into_memory_are_split_down_to_one_sentence(build: Build) -> None:
     task = build()
-    batch = task.collate(task.train, ROWS)
+    batch = task.collate(task.train_tokens, ROWS)
     assert task.describe(batch) == f"6 sentences of up to {batch.longest} tokens"
-    assert task.advise(batch) == f"batch.tokens={batch.positions // 2}"
+    assert task.advise(batch) == f"batch.tokens={batch.padded_tokens // 2}"
     halves = task.split(batch)
     assert halves is not None
     assert [half.rows.tolist() for half in halves] == [ROWS[:3].tolist(), ROWS[3:].tolist()]
@@ -94,8 +94,8 @@ def test_batches_that_do_not_fit_into_memory_are_split_down_to_one_sentence(buil
 @pytest.mark.parametrize("packed", [False, True])
 def test_gradients_of_two_batches_equal_those_of_one_large_batch(packed: bool, build: Build) -> None:
     task = build()
-    loss, gradient = gradients(task, *(collate(task.train, rows, packed, 0) for rows in (ROWS[:2], ROWS[2:])))
-    whole_loss, whole_gradient = gradients(task, collate(task.train, ROWS, packed, 0))
+    loss, gradient = gradients(task, *(collate(task.train_tokens, rows, packed, 0) for rows in (ROWS[:2], ROWS[2:])))
+    whole_loss, whole_gradient = gradients(task, collate(task.train_tokens, ROWS, packed, 0))
     assert loss == pytest.approx(whole_loss, abs=1e-6)
     assert_same(gradient, whole_gradient, 1e-6)
 
@@ -103,7 +103,7 @@ def test_gradients_of_two_batches_equal_those_of_one_large_batch(packed: bool, b
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_label_smoothing_adds_a_uniform_distribution(smoothing: float, build: Build) -> None:
     task = build(optim__label_smoothing=smoothing)
-    batch = collate(task.train, ROWS, False, 0)
+    batch = collate(task.train_tokens, ROWS, False, 0)
     logits = task.model(batch.source, batch.inputs, batch.source_layout, batch.target_layout).flatten(0, 1)[batch.real]
     log_probs = logits.log_softmax(-1)
     cross_entropy = -log_probs.gather(1, batch.labels[:, None])[:, 0]
@@ -113,10 +113,10 @@ def test_label_smoothing_adds_a_uniform_distribution(smoothing: float, build: Bu
 
 def test_each_epoch_contains_every_sentence_once_in_another_order(build: Build) -> None:
     task = build()
-    batches = task.batches(Position(), DataShard())
+    batches = task.batches(DataPosition(), DataShard())
     epochs = []
     for _ in range(2):
-        remaining, seen = len(task.train), []
+        remaining, seen = len(task.train_tokens), []
         while remaining > 0:
             batch = next(batches).item
             remaining -= batch.sentences
@@ -129,12 +129,12 @@ def test_each_epoch_contains_every_sentence_once_in_another_order(build: Build) 
 
 def test_batches_resume_from_any_position(build: Build) -> None:
     task = build(batch__tokens=512)
-    plan = next(i for i, planned in enumerate(task._plan_from(Position())) if planned.after.epoch)
-    batches = task.batches(Position(), DataShard())
+    plan = next(i for i, planned in enumerate(task._plan_from(DataPosition())) if planned.after.epoch)
+    batches = task.batches(DataPosition(), DataShard())
     batches_after = [next(batches) for _ in range(2 * plan + 2)]
-    assert [item.after for item in batches_after[plan - 1 : plan + 1]] == [Position(0, plan), Position(1, 1)]
+    assert [item.after for item in batches_after[plan - 1 : plan + 1]] == [DataPosition(0, plan), DataPosition(1, 1)]
     for used in (0, 1, plan - 1, plan, plan + 1, 2 * plan):  # around the end of an epoch
-        position = batches_after[used - 1].after if used else Position()
+        position = batches_after[used - 1].after if used else DataPosition()
         again = task.batches(position, DataShard())
         for expected in batches_after[used : used + 2]:
             found = next(again)
@@ -147,8 +147,8 @@ def test_batches_resume_from_any_position(build: Build) -> None:
 @pytest.mark.parametrize("world", [2, 3])
 def test_shards_of_all_processes_partition_the_batches(build: Build, world: int) -> None:
     task = build(batch__tokens=512)
-    all_batches = task.batches(Position(), DataShard())
-    shards = [task.batches(Position(), DataShard(rank, world)) for rank in range(world)]
+    all_batches = task.batches(DataPosition(), DataShard())
+    shards = [task.batches(DataPosition(), DataShard(rank, world)) for rank in range(world)]
     for _ in range(6):
         group = [next(all_batches) for _ in range(world)]
         for expected, shard in zip(group, shards, strict=True):
@@ -180,7 +180,7 @@ def test_validation_returns_loss_without_smoothing_and_bleu(build: Build) -> Non
     expected = PLAIN_LOSS.loss(task.model, batch, 0)
     assert scores["loss"] == pytest.approx(expected.total.item() / expected.count, rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
-    pairs = task.valid[:20]
+    pairs = task.valid_pairs[:20]
     translations = task.translator([pair.source for pair in pairs], beam=1)
     assert scores["bleu"] == bleu(translations, [pair.target for pair in pairs], "zh").value == scores["score"]
 
@@ -190,7 +190,7 @@ def test_monitored_score_selects_the_best_model(monitor: str, build: Build) -> N
     task = build(training__monitor=monitor)
     scores = task.validate(task.model).scores
     assert scores["score"] == (-scores["loss"] if monitor == "loss" else scores[monitor])
-    pairs = task.valid[:20]
+    pairs = task.valid_pairs[:20]
     translations = task.translator([pair.source for pair in pairs], beam=1)
     assert scores["chrf"] == chrf(translations, [pair.target for pair in pairs]).value
 
@@ -222,7 +222,7 @@ def test_validation_sentences_beyond_the_learned_positions_are_skipped(
     files = {"data__valid_source": str(tmp_path / "v.en"), "data__valid_target": str(tmp_path / "v.zh")}
     recipe = make_recipe(model__positions="learned", model__max_length=64, **files)
     task = build_task(recipe, CPU, Progress(1))
-    assert task.valid == [Pair("I love apples", "我喜欢苹果")]
+    assert task.valid_pairs == [Pair("I love apples", "我喜欢苹果")]
     assert np.isfinite(PLAIN_LOSS.loss(task.model, collate(task.valid_tokens, np.array([0]), False, 0), 0).total.item())
 
 
@@ -283,7 +283,7 @@ def test_skipped_pairs_are_counted_and_reported(
     valid = {"data__valid_source": str(tmp_path / "a.en"), "data__valid_target": str(tmp_path / "a.zh")}
     task = build_task(make_recipe(**files, **valid, data__max_length=20), CPU, Progress(1))
     output = capsys.readouterr().out
-    assert len(task.train) == 60
+    assert len(task.train_tokens) == 60
     assert "skipped: 1 pair with an empty side" in output
     assert "skipped: 1 pair with over 20 tokens" in output
 
@@ -293,7 +293,7 @@ def test_skipped_pairs_are_counted_and_reported(
 
 def test_closing_the_batches_stops_the_background_thread(build: Build) -> None:
     task, before = build(), set(threading.enumerate())
-    batches = task.batches(Position(), DataShard())
+    batches = task.batches(DataPosition(), DataShard())
     next(batches)
     assert len(set(threading.enumerate()) - before) == 1
     batches.close()
@@ -308,4 +308,4 @@ def test_errors_in_the_background_thread_are_raised(build: Build, monkeypatch: p
 
     monkeypatch.setattr(task, "collate", fail)
     with pytest.raises(UserError, match="the disk has failed"):
-        next(task.batches(Position(), DataShard()))
+        next(task.batches(DataPosition(), DataShard()))

@@ -24,7 +24,7 @@ from regard.pipelines.translator import Translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from regard.training.run import run_recipe
-from regard.training.state import DataShard, Position
+from regard.training.state import DataPosition, DataShard
 from regard.training.tasks.registry import load_recipe
 from regard.training.tasks.translation import data as training_data
 from regard.training.tasks.translation.data import open_corpora, open_data, prepare_data, take_evenly, write_data
@@ -61,7 +61,7 @@ def write_tsv(path: Path, start: int, end: int) -> Path:
 
 def count_rows(task: TranslationTask, epochs: int) -> Iterator[Counter[int]]:
     """Count how often each row occurs in each epoch."""
-    plans = task._plan_from(Position())
+    plans = task._plan_from(DataPosition())
     plan = next(plans)
     for epoch in range(epochs):
         counts: Counter[int] = Counter()
@@ -82,7 +82,7 @@ def test_weights_determine_how_often_a_sentence_occurs_per_epoch(tmp_path: Path,
     ]
     valid = {"data__valid_source": toy / "train.en", "data__valid_target": toy / "train.zh"}
     task = build_task(recipe_of(corpora, **valid), CPU, RecordingProgress())
-    assert task.train.sizes == (40, 30, 50)
+    assert task.train_tokens.sizes == (40, 30, 50)
     first, second = count_rows(task, 2)
     for counts in (first, second):
         assert sum(counts.values()) == 20 + 90 + 50 == len(task.order)
@@ -107,12 +107,12 @@ def test_tag_is_one_token_before_the_sources_of_its_corpus(
     tag = vocabulary.find_token("<BT>")
     assert tag is not None
     assert tag == len(vocabulary) - 1
-    sources = rows_of(task.train.source.take(np.arange(len(task.train))))
+    sources = rows_of(task.train_tokens.source.take(np.arange(len(task.train_tokens))))
     assert [row.count(tag) for row in sources] == [0] * 60 + [1] * 30 + [0] * 90 * both_directions
     assert all(row[0] == tag for row in sources[60:90])
     plain = [vocabulary.encode(pair.source) for pair in toy_pairs()[60:90]]
     assert dropout or [row[1:-1] for row in sources[60:90]] == plain
-    assert not any(tag in row for row in rows_of(task.train.target.take(np.arange(len(task.train)))))
+    assert not any(tag in row for row in rows_of(task.train_tokens.target.take(np.arange(len(task.train_tokens)))))
 
 
 def test_model_without_the_tag_is_trained_further_with_it(tmp_path: Path, toy: Path, trained_run: Path) -> None:
@@ -388,8 +388,8 @@ def test_windows_of_an_epoch_cover_every_sentence_once_and_can_be_resumed(
     task.order = type(task.order)(task.order.seed, task.order.parts, window=100)
     assert task.order.windows == 5
     for counts in count_rows(task, 2):
-        assert counts == Counter(range(len(task.train)))
-    plans = list(islice(task._plan_from(Position()), 150))
+        assert counts == Counter(range(len(task.train_tokens)))
+    plans = list(islice(task._plan_from(DataPosition()), 150))
     assert {item.after.window for item in plans} == {0, 1, 2, 3, 4}
     assert plans[-1].after.epoch > 0
     for used in range(0, 149, 7):
@@ -419,10 +419,11 @@ def test_batches_contain_the_links_of_aligned_words(
 ) -> None:
     task = build_task(make_recipe(**aligned), CPU, RecordingProgress())
     rows = np.array([5, 400, 17])
-    batch = collate(task.train, rows, packed, 0)
+    batch = collate(task.train_tokens, rows, packed, 0)
     assert batch.links is not None
+    corpus = task.train_tokens
     for number, row in enumerate(rows):
-        source, target = (ragged.take(np.array([row])).tokens for ragged in (task.train.source, task.train.target))
+        source, target = (ragged.take(np.array([row])).tokens for ragged in (corpus.source, corpus.target))
         source_words, target_words = (
             np.array([*vocabulary.word_ids(ids), -2])  # -2: END
             for vocabulary, ids in (
@@ -679,13 +680,13 @@ def test_concurrent_runs_create_a_store_once(recipe: Recipe, tmp_path: Path) -> 
 
 def test_shards_of_all_processes_cover_every_epoch(prepared: Path, recipe: Recipe) -> None:
     task = TranslationTask.open(prepared, recipe, CPU, RecordingProgress())
-    shards = [DataShard(rank, 3).select(task._plan_from(Position())) for rank in range(3)]
+    shards = [DataShard(rank, 3).select(task._plan_from(DataPosition())) for rank in range(3)]
     seen: Counter[int] = Counter()
     for group in zip(*shards, strict=True):
         seen.update(row for placed in group for row in placed.item.tolist())
         if group[0].after.epoch >= 3:
             break
-    counts = [seen[row] for row in range(len(task.train))]
+    counts = [seen[row] for row in range(len(task.train_tokens))]
     assert (min(counts), max(counts) <= 4) == (3, True)
 
 
@@ -699,28 +700,28 @@ def test_batches_with_dropout_do_not_depend_on_workers_and_position(layout: str,
         changes |= {"batch__layout": layout, "training__cuda_graph": layout == "packed"}
         return build_task(small_recipe(*corpus, tokenizer__dropout=0.3, **changes), CPU, RecordingProgress())
 
-    def read(task: TranslationTask, start: Position, number: int) -> list[tuple[list[int], ...]]:
+    def read(task: TranslationTask, start: DataPosition, number: int) -> list[tuple[list[int], ...]]:
         batches = [placed.item for placed in islice(task.batches(start, DataShard()), number)]
-        assert all(batch.positions <= 256 for batch in batches)
+        assert all(batch.padded_tokens <= 256 for batch in batches)
         return [tuple(each.flatten().tolist() for each in (one.source, one.inputs, one.labels)) for one in batches]
 
     task = build()
-    positions = [Position(), *(plan.after for plan in islice(task._plan_from(Position()), 60))]
+    positions = [DataPosition(), *(plan.after for plan in islice(task._plan_from(DataPosition()), 60))]
     assert positions[-1].epoch > 1
-    all_batches = read(task, Position(), 60)
-    assert read(build(training__workers=2), Position(), 60) == all_batches
+    all_batches = read(task, DataPosition(), 60)
+    assert read(build(training__workers=2), DataPosition(), 60) == all_batches
     assert read(build(), positions[37], 23) == all_batches[37:]
-    assert read(build(training__seed=2), Position(), 60) != all_batches
+    assert read(build(training__seed=2), DataPosition(), 60) != all_batches
 
 
 def test_halves_of_a_batch_keep_its_segmentations(toy: Path) -> None:
     task = build_task(
         small_recipe(toy / "train.en", toy / "train.zh", tokenizer__dropout=0.4), CPU, RecordingProgress()
     )
-    batch = next(task.batches(Position(3), DataShard())).item
+    batch = next(task.batches(DataPosition(3), DataShard())).item
     labels = torch.cat([half.labels for half in task.split(batch)])
     assert torch.equal(labels, batch.labels)
-    assert batch.count > task.collate(task.train, batch.rows % len(task.train)).count
+    assert batch.count > task.collate(task.train_tokens, batch.rows % len(task.train_tokens)).count
 
 
 def test_dropout_changes_neither_validation_nor_the_model_folder(toy: Path, tmp_path: Path) -> None:
@@ -785,7 +786,7 @@ def test_both_directions_keep_weights_alignments_and_skipped_pairs(tmp_path: Pat
     recipe = recipe_of(corpora, data__both_directions=True, data__max_length=40, **valid)
     task = build_task(recipe, CPU, RecordingProgress())
     assert [part.per_epoch for part in task.order.parts] == [4, 4]
-    forward, _, backward, _ = rows_of(task.train.links)
+    forward, _, backward, _ = rows_of(task.train_tokens.links)
     links = [set(zip(row[::2], row[1::2], strict=True)) for row in (forward, backward)]
     assert links[1] == {(source, target) for target, source in links[0]}
     prepare_data(tmp_path, recipe, RecordingProgress())
@@ -820,10 +821,10 @@ def test_directions_use_each_corpus_with_the_token_of_the_target(tmp_path: Path)
     directions = [["en", "de"], ["de", "en"], ["en", "fr"]]
     task = build_task(recipe_of(corpora, data__directions=directions, **valid), CPU, RecordingProgress())
     source, target = task.translator.vocabularies.source, task.translator.vocabularies.target
-    pairs = zip(rows_of(task.train.source), rows_of(task.train.target), strict=True)
+    pairs = zip(rows_of(task.train_tokens.source), rows_of(task.train_tokens.target), strict=True)
     found = Counter((source.tokens(s[:1])[0], source.decode(s), target.decode(t)) for s, t in pairs)
     assert found == {(">>de<<", "one", "eins"): 40, (">>en<<", "eins", "one"): 40, (">>fr<<", "one", "un"): 40}
-    assert task.valid[:2] == [(">>de<< one", "eins"), (">>en<< eins", "one")]
+    assert task.valid_pairs[:2] == [(">>de<< one", "eins"), (">>en<< eins", "one")]
     assert source.tokens(row[0] for row in rows_of(task.valid_tokens.source)[:2]) == [">>de<<", ">>en<<"]
     assert task.translator.languages == ("en", "de")
     assert task.translator.directions == (("en", "de"), ("de", "en"), ("en", "fr"))

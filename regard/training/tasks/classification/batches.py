@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.data.images.augmentation import Augmentation
 from regard.data.images.datasets import ImageDataset, TensorImages, prefetch_batches
 from regard.data.images.preprocessing import ImagePreprocessing, Normalisation
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 from regard.training.tasks.classification.recipe import ClassificationRecipe
 from regard.training.tasks.simple_task import TensorBatch
 
@@ -66,10 +66,11 @@ class ImageBatches:
         group_images = min(GROUP_IMAGES, GROUP_BYTES // int(np.prod(dataset.shape)))
         self.group_size = max(1, group_images // self.size) if device.type == "cuda" else 1
 
-    def iterate(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
+    def iterate(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         """Iterate over the batches of one process from a position on."""
-        groups, upcoming = tee(self.group(shard.select(self.plan(position))))
-        rows = (_rows([planned.item for planned in group]) for group in upcoming)
+        # Two iterators over the same groups: images are loaded several groups before they are augmented.
+        groups, groups_to_load = tee(self.group(shard.select(self.plan(position))))
+        rows = (_rows([planned.item for planned in group]) for group in groups_to_load)
         in_memory = isinstance(self.dataset, TensorImages)
         loaded = map(self.dataset.take, rows) if in_memory else prefetch_batches(self.dataset, rows)
         for group, pixels in zip(groups, loaded, strict=True):
@@ -77,7 +78,7 @@ class ImageBatches:
             for planned, batch in zip(group, batches, strict=True):
                 yield Positioned(batch, planned.after)
 
-    def plan(self, position: Position) -> Iterator[Positioned[Plan]]:
+    def plan(self, position: DataPosition) -> Iterator[Positioned[Plan]]:
         """Plan the batches of all processes from a position on."""
         seed, used, per_epoch = self.recipe.training.seed, position.batch, len(self.dataset) // self.size
         for epoch in count(position.epoch):
@@ -87,7 +88,7 @@ class ImageBatches:
             for number in range(used, per_epoch):
                 rows = order[number * self.size : (number + 1) * self.size]
                 stage = max(i for i, start in enumerate(self.stage_starts) if epoch * per_epoch + number >= start)
-                yield Positioned(Plan(rows, (seed, epoch, number), stage), Position(epoch, number + 1))
+                yield Positioned(Plan(rows, (seed, epoch, number), stage), DataPosition(epoch, number + 1))
             used = 0
 
     def group(self, plans: Iterator[Positioned[Plan]]) -> Iterator[list[Positioned[Plan]]]:

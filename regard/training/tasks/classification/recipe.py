@@ -37,7 +37,7 @@ class ImageDataSettings(ImageSettings):
 
 
 class ImageOptimSettings(OptimSettings):
-    """Optimiser settings with the usual defaults of Vision Transformers."""
+    """Optimizer settings with the usual defaults of Vision Transformers."""
 
     schedule: Literal["noam", "inverse-sqrt", "cosine", "constant"] = Field(
         "cosine", description="learning rate schedule after the warm-up"

@@ -20,7 +20,7 @@ from regard.training.memory import build_model, describe_size
 from regard.training.objectives.registry import Objective
 from regard.training.prepared_data import require_paths
 from regard.training.progress import Progress, Sample, counted
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 from regard.training.task import (
     DivergedError,
     InitialModel,
@@ -58,7 +58,7 @@ class ClassificationTask(Task[ImageBatch]):
             model.compile()
         self.width: int = model.head.in_features
         self.train_batches = ImageBatches(_place(data.train, device), data.preprocessing, recipe, device)
-        self.valid = _place(data.valid, device)
+        self.valid_images = _place(data.valid, device)
         normalisation = Normalisation(data.preprocessing.mean, data.preprocessing.std)
         self.eval_transform = EvalTransform(data.preprocessing.size, normalisation)
         self.classes = len(data.preprocessing.classes)
@@ -118,7 +118,7 @@ class ClassificationTask(Task[ImageBatch]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
+    def batches(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[ImageBatch], None, None]:
         return self.train_batches.iterate(position, shard)
 
     def largest_batch(self) -> ImageBatch:
@@ -148,10 +148,10 @@ class ClassificationTask(Task[ImageBatch]):
     def validate(self, model: nn.Module) -> Validation:
         """Compute the loss without label smoothing, and top-1 and top-5 accuracy in percent."""
         model.eval()
-        plan = list(torch.split(torch.arange(len(self.valid)), self.train_batches.size))
-        batches = (pixels.to(self.device, non_blocking=True) for pixels in prefetch_batches(self.valid, plan))
+        plan = list(torch.split(torch.arange(len(self.valid_images)), self.train_batches.size))
+        batches = (pixels.to(self.device, non_blocking=True) for pixels in prefetch_batches(self.valid_images, plan))
         logits = torch.cat([model(self.eval_transform(pixels)).float() for pixels in batches]).cpu()
-        labels = self.valid.labels
+        labels = self.valid_images.labels
         loss = float(F.cross_entropy(logits, labels))
         if not math.isfinite(loss):
             raise DivergedError(loss)
@@ -164,9 +164,9 @@ class ClassificationTask(Task[ImageBatch]):
 
     def _samples(self, predicted: Tensor) -> list[Sample]:
         """Return the names, classes and predicted classes of some images."""
-        classes = self.preprocessing.classes
+        classes, labels = self.preprocessing.classes, self.valid_images.labels
         rows = sample_indices(self.recipe.training.samples, len(predicted))
-        return [Sample(self.names[i], classes[int(self.valid.labels[i])], classes[int(predicted[i])]) for i in rows]
+        return [Sample(self.names[i], classes[int(labels[i])], classes[int(predicted[i])]) for i in rows]
 
     def save(self, folder: Path, model: nn.Module) -> None:
         Classifier(model, self.preprocessing).save(folder)

@@ -17,7 +17,7 @@ from regard.data.text.encoding import tokenise_pairs
 from regard.data.text.languages import tokenisation_for
 from regard.data.text.readers import read_lines
 from regard.data.text.tokenizer import Vocabularies
-from regard.data.text.tokens import Ints, ParallelTokens
+from regard.data.text.tokens import Ints, ParallelTokens, RaggedArray
 from regard.decoding.autoregressive import AutoregressiveGenerator
 from regard.errors import UserError
 from regard.evaluation.calibration import MIN_SENTENCES, calibrate
@@ -36,7 +36,7 @@ from regard.training.objectives.registry import Objective
 from regard.training.objectives.teacher_forcing import TeacherForcing, TeacherForcingSettings
 from regard.training.prepared_data import check_files, read_fingerprints, require_paths
 from regard.training.progress import Progress, Sample, counted
-from regard.training.state import DataShard, Position, Positioned
+from regard.training.state import DataPosition, DataShard, Positioned
 from regard.training.task import DivergedError, InitialModel, LossSum, Step, Task, Validation, sample_indices
 from regard.training.tasks.translation.data import (
     CLEANING,
@@ -67,7 +67,7 @@ class TranslationTask(Task[TextBatch]):
         self, translator: Translator, data: TranslationData, recipe: TranslationRecipe, device: torch.device
     ) -> None:
         self.translator, self.recipe, self.device = translator, recipe, device
-        self.train, self.valid = data.train, data.valid
+        self.train_tokens, self.valid_pairs = data.train, data.valid
         self.model: Any = translator.model
         self.width = self.model.config.width
         self.tokenisation = tokenisation_for(translator.languages[1])
@@ -75,25 +75,29 @@ class TranslationTask(Task[TextBatch]):
             self.model.residual_dtype = torch.bfloat16
         self.objective: Objective = recipe.objective.build(recipe, self.model.config)
         self.validation_objective = self._validation_objective()
-        self.shape = PackedShape.of(self.train, recipe.batch.tokens) if recipe.training.fixed_shapes else None
+        self.shape = PackedShape.of(self.train_tokens, recipe.batch.tokens) if recipe.training.fixed_shapes else None
         self.packed = recipe.batch.layout == "packed" or (recipe.batch.layout == "auto" and device.type == "cuda")
         self.collate: Callable[..., TextBatch] = partial(
             collate, packed=self.packed, pad=self.model.config.pad, count_loss_terms=self._count_function()
         )
         vocabularies = translator.vocabularies
         self.valid_tokens = tokenise_pairs(
-            self.valid, vocabularies.source, vocabularies.target, self.model.config.source_end
+            self.valid_pairs, vocabularies.source, vocabularies.target, self.model.config.source_end
         )
         weights = [corpus.weight for corpus in recipe.data.all_corpora()] or [1.0]
         weights = [weights[use.corpus] for use in recipe.data.uses()]
         self._validated: Translator | None = None
-        self.order = EpochOrder.of(recipe.training.seed, self.train.sizes, weights)
+        self.order = EpochOrder.of(recipe.training.seed, self.train_tokens.sizes, weights)
 
     def _validation_objective(self) -> Objective:
         """Return the plain loss without label smoothing."""
         return TeacherForcing(TeacherForcingSettings(), label_smoothing=0.0)
 
-    def _count_function(self) -> Callable[..., int]:
+    def _count_function(self) -> Callable[[RaggedArray, RaggedArray], int]:
+        """Return what counts the tokens that the loss of a batch is a sum over, by sources and targets.
+
+        Overridden for non-autoregressive models, whose loss leaves out targets that do not fit.
+        """
         return count_labels
 
     # Preparation
@@ -185,35 +189,35 @@ class TranslationTask(Task[TextBatch]):
 
     # Training
 
-    def batches(self, position: Position, shard: DataShard) -> Generator[Positioned[TextBatch], None, None]:
+    def batches(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[TextBatch], None, None]:
         plans = shard.select(self._plan_from(position))
-        collate_plan = partial(_collate_plan, self.train, partial(self.collate, shape=self.shape))
+        collate_plan = partial(_collate_plan, self.train_tokens, partial(self.collate, shape=self.shape))
         with map_in_workers(collate_plan, plans, self.recipe.training.workers) as collated:
             loaded = (Positioned(batch.item.to(self.device), batch.after) for batch in collated)
             yield from prefetch_iterator(loaded, PREFETCHED)
 
     def largest_batch(self) -> TextBatch:
         """Return a batch of the longest sentences: no batch has longer ones, and hardly any has more tokens."""
-        longest = self.train.longest_pairs(self.recipe.batch.tokens)
-        source, target = self.train.source.lengths_at(longest), self.train.target.lengths_at(longest) - 1
+        longest = self.train_tokens.longest_pairs(self.recipe.batch.tokens)
+        source, target = self.train_tokens.source.lengths_at(longest), self.train_tokens.target.lengths_at(longest) - 1
         if self.packed:
-            positions = np.maximum(np.cumsum(source), np.cumsum(target))
+            padded_tokens = np.maximum(np.cumsum(source), np.cumsum(target))
         else:
-            positions = max(source[0], target[0]) * np.arange(1, len(longest) + 1)
-        fitting = int(np.searchsorted(positions, self.recipe.batch.tokens, side="right"))
-        return self.collate(self.train, longest[: max(1, fitting)], shape=self.shape).to(self.device)
+            padded_tokens = max(source[0], target[0]) * np.arange(1, len(longest) + 1)
+        fitting = int(np.searchsorted(padded_tokens, self.recipe.batch.tokens, side="right"))
+        return self.collate(self.train_tokens, longest[: max(1, fitting)], shape=self.shape).to(self.device)
 
     def count(self, batch: TextBatch) -> int:
         return batch.count
 
     def size(self, batch: TextBatch) -> int:
-        return batch.positions
+        return batch.padded_tokens
 
     def split(self, batch: TextBatch) -> tuple[TextBatch, TextBatch] | None:
         half = batch.sentences // 2
         if not half:
             return None
-        first, second = (self.collate(self.train, rows) for rows in (batch.rows[:half], batch.rows[half:]))
+        first, second = (self.collate(self.train_tokens, rows) for rows in (batch.rows[:half], batch.rows[half:]))
         return first.to(self.device), second.to(self.device)
 
     def describe(self, batch: TextBatch) -> str:
@@ -224,7 +228,7 @@ class TranslationTask(Task[TextBatch]):
     def advise(self, batch: TextBatch) -> str:
         if batch.sentences == 1:
             return f"data.max_length={batch.longest // 2}, or a smaller model"
-        return f"batch.tokens={batch.positions // 2}"
+        return f"batch.tokens={batch.padded_tokens // 2}"
 
     def begin_step(self, step: int) -> Hashable:
         return self.objective.begin_step(step)
@@ -232,7 +236,7 @@ class TranslationTask(Task[TextBatch]):
     def loss(self, batch: TextBatch, step: Step) -> LossSum:
         return self.objective.loss(self.model, batch, step)
 
-    def _plan_from(self, position: Position) -> Iterator[Positioned[Ints]]:
+    def _plan_from(self, position: DataPosition) -> Iterator[Positioned[Ints]]:
         """Iterate over the rows of every training batch from a position on."""
         windows = range(position.window, self.order.windows)
         used = position.batch
@@ -241,10 +245,11 @@ class TranslationTask(Task[TextBatch]):
                 rng = np.random.default_rng((self.recipe.training.seed, epoch, window))
                 window_rows = self.order.rows(epoch, window)
                 if self.recipe.tokenizer.dropout:
-                    window_rows += (epoch + 1) * len(self.train)  # as segmented for this epoch: see DropoutTokens
-                plan = self._plan(self.train, window_rows, rng, self.shape)
+                    # The rows as segmented for this epoch; see `DropoutTokens`.
+                    window_rows += (epoch + 1) * len(self.train_tokens)
+                plan = self._plan(self.train_tokens, window_rows, rng, self.shape)
                 for number, batch_rows in enumerate(plan[used:], used + 1):
-                    yield Positioned(batch_rows, Position(epoch, number, window))
+                    yield Positioned(batch_rows, DataPosition(epoch, number, window))
                 used = 0
             windows = range(self.order.windows)
 
@@ -271,7 +276,7 @@ class TranslationTask(Task[TextBatch]):
         scores = {"loss": loss, "perplexity": math.exp(min(loss, 100))}
         samples: list[Sample] = []
         calibration: Calibration | None = None
-        pairs = self.valid[: self.recipe.training.valid_sentences]
+        pairs = self.valid_pairs[: self.recipe.training.valid_sentences]
         if pairs:
             translator = self._validated_translator(model)
             # Autocast would copy all weights in each decoding step, which could not be captured either.
