@@ -204,6 +204,21 @@ def test_faulty_job_fails_alone(worker: FakeWorker, tokenizer: Tokenizer, error:
     assert worker.stopped
 
 
+def test_error_of_the_batcher_itself_fails_one_batch(worker: FakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(batcher: Batcher) -> Any:
+        async def fail(*arguments: object) -> None:
+            monkeypatch.undo()
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(batcher, "_run_batch", fail)
+        first = await asyncio.gather(*(batcher.submit([job(name)]) for name in "ab"), return_exceptions=True)
+        return first, await batcher.submit([job("c")])
+
+    failed, later = run(test, worker)
+    assert [(type(error), error.status) for error in failed] == [(ApiError, 500)] * 2
+    assert texts(later) == ["C"]
+
+
 @pytest.mark.parametrize(
     "error",
     [

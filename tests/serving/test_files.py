@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,16 +14,19 @@ pytest.importorskip("fastapi")
 from starlette.testclient import TestClient
 
 from regard.data.documents.formats import FORMATS
+from regard.data.documents.segment_translation import SentenceRequest
 from regard.data.text.tokenizer import Tokenizer
+from regard.serving import files
 from regard.serving.app import make_app
 from regard.serving.config import Limits, ServingConfig
-from regard.serving.errors import overloaded
+from regard.serving.errors import ApiError, bad_request, overloaded
 from regard.serving.file_store import FileStore
 from regard.serving.keys import make_key
-from regard.serving.messages import LoadRequest
+from regard.serving.messages import LoadRequest, Translation
 from regard.serving.served_models import ServedModels
 from regard.serving.service import Service
 from regard.serving.telemetry import Metrics
+from tests.asynchronous import VirtualClock
 from tests.data.documents.office import OFFICE_FILES, members
 from tests.data.documents.test_hostile import CASES
 from tests.serving.conftest import FakeWorker
@@ -208,7 +212,6 @@ def test_progress_and_the_number_of_files_at_once(tokenizer: Tokenizer) -> None:
 
 
 def test_other_clients_take_turns_and_a_full_queue_is_tried_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.serving import files
 
     failures = [overloaded("full", 1), overloaded("full", 1)]
     run = client.service.run
@@ -225,6 +228,43 @@ def test_other_clients_take_turns_and_a_full_queue_is_tried_again(client: Any, m
     client.worker.batches.clear()
     assert send(client, b"one two\n" * 200, "a.txt").status_code == 200
     assert max(map(len, client.worker.batches)) <= files.SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("errors", "deadline", "status", "attempts"),
+    [
+        ([overloaded("full", 1)] * 2, 60, 0, [0, 2, 4]),
+        ([overloaded("full", 1)] * 99, 5, 504, [0, 2, 4]),
+        ([bad_request("no")], 60, 400, [0]),
+    ],
+)
+def test_a_full_queue_is_tried_again_until_the_deadline(
+    errors: list[ApiError], deadline: float, status: int, attempts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, times, remaining = VirtualClock(), list[float](), iter(errors)
+    monkeypatch.setattr(files, "time", clock)
+
+    async def run(request: object, model: object, jobs: list[str], seconds: float) -> list[list[Translation]]:
+        times.append(clock.now)
+        assert seconds == deadline - clock.now
+        if (error := next(remaining, None)) is not None:
+            raise error
+        return [[Translation(job.upper(), 0.0)] for job in jobs]
+
+    service: Any = SimpleNamespace(run=run, limits=Limits(file_seconds=deadline))
+    builder = SimpleNamespace(translation_job=lambda text, options: text)
+    model: Any = SimpleNamespace(job_builder=builder, info=SimpleNamespace(engine="regard"))
+    request: Any = None
+    requests = [SentenceRequest("one"), SentenceRequest("two")]
+    translation = files._translate_sentences(request, service, model, requests, deadline)
+    if status:
+        with pytest.raises(ApiError) as error:
+            clock.run(translation)
+        assert error.value.status == status
+        assert (status == 504) == (f"no answer within {deadline} seconds" in error.value.message)
+    else:
+        assert [one.text for one in clock.run(translation)] == ["ONE", "TWO"]
+    assert times == attempts
 
 
 def test_files_expire_and_the_oldest_are_removed() -> None:
