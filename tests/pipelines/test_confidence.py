@@ -11,6 +11,7 @@ from regard import Translator
 from regard.data.text.readers import Pair
 from regard.errors import UserError
 from regard.evaluation.calibration import calibrate_translator, save_calibration
+from regard.pipelines.confidence import Calibration
 from regard.pipelines.review import review_path
 from tests.conftest import Command, toy_pairs
 
@@ -110,6 +111,15 @@ def test_damaged_calibration_is_one_sentence(trained_run: Path, tmp_path: Path, 
     (tmp_path / "model" / "confidence.json").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         Translator.load(tmp_path / "model").hypotheses([KNOWN], confidence=True)
+
+
+@pytest.mark.parametrize("name", ["tokens", "sentences"])
+def test_calibration_of_other_features_is_rejected(calibrated: Path, name: str) -> None:
+    values = json.loads((calibrated / "confidence.json").read_text(encoding="utf-8"))
+    for key in ("mean", "scale", "weights"):
+        values[name][key] = values[name][key][:-1]
+    with pytest.raises(UserError, match=rf"{name} must have \d+ weights, not {len(values[name]['weights'])}"):
+        Calibration.parse(values, "x")
 
 
 def test_saved_model_keeps_its_calibration(translator: Translator, tmp_path: Path) -> None:

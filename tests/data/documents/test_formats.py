@@ -173,6 +173,8 @@ def test_positional_placeholders_keep_their_order() -> None:
     data, report = translate_document(document, reverse)
     assert data == b'["APPLES %s %d OF"]'
     assert report.placed == [{"where": "$[0]", "placeholders": ["%s", "%d"]}]
+    placed = "placeholders placed by the alignment in 1 segments, the first in $[0]: %s %d"
+    assert placed in list(report.lines())
 
 
 def test_sentences_to_which_the_model_adds_a_placeholder_stay_in_the_source_language() -> None:

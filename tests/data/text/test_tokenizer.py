@@ -576,3 +576,13 @@ def test_word_ids_number_the_words_separated_by_white_space() -> None:
         words = [tokenizer.decode(ids).strip() for _, ids in sorted(ids_by_word.items())]
         assert words == tokenizer.decode(ids).split()
     assert tokenizer.word_ids([]) == []
+
+
+def test_token_of_a_language_precedes_every_text() -> None:
+    tokenizer = Tokenizer.train(["one two"] * 3, 270).with_tokens([">>de<<", ">>zh-Hant<<"])
+    assert tokenizer.languages == ["de", "zh-Hant"]
+    german = tokenizer.with_language("de")
+    assert german.encode("one") == [tokenizer.vocabulary.index(">>de<<"), *tokenizer.encode("one")]
+    assert german.encode(">>zh-Hant<< one") == tokenizer.encode(">>zh-Hant<< one")
+    with pytest.raises(UserError, match="the vocabulary has no token >>fr<<, which would select the target language"):
+        tokenizer.with_language("fr")
