@@ -18,7 +18,8 @@ CHARSET = re.compile(rb'"Content-Type:[^"\n]{0,100}charset=([\w.:-]{1,40})')
 LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 KEYWORD = re.compile(r'[ \t]*(msgctxt|msgid_plural|msgid|msgstr)(?:\[(\d+)\])?[ \t]*(?=")')
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
-ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.S)
+ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]{1,2}))+)|\\(.)", re.S)
+BYTE = re.compile(r"\\(?:x(\w+)|(\d+))")
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 
 
@@ -45,7 +46,8 @@ def parse(data: bytes, name: str) -> TextFile:
     declared = CHARSET.search(data[:20_000])
     charset = declared[1].decode() if declared and declared[1] != b"CHARSET" else None  # as in a template
     file = TextFile(Characters.decode(data, name, charset))
-    entries = list(_entries(file.text, name))
+    encoding = "utf-8" if file.characters.encoding.startswith("utf") else file.characters.encoding
+    entries = list(_entries(file.text, name, encoding))
     if not entries and file.text.strip("\ufeff \t\r\n") and "#~" not in file.text:
         raise UserError(f"{name}: has no entries (msgid and msgstr), so it is not a .po file")
     newline = "\r\n" if "\r\n" in file.text else "\n"
@@ -54,7 +56,7 @@ def parse(data: bytes, name: str) -> TextFile:
     return file
 
 
-def _entries(text: str, name: str) -> Iterator[Entry]:
+def _entries(text: str, name: str, encoding: str) -> Iterator[Entry]:
     entry: Entry | None = None
     current: Value | None = None
     fuzzy = False
@@ -80,7 +82,7 @@ def _entries(text: str, name: str) -> Iterator[Entry]:
         string = STRING.fullmatch(line.strip())
         if string is None or current is None:
             raise UserError(f'{name}, line {number}: expected a string in quotes, inside which a quote is written \\"')
-        current.text += _unescape(string[1])
+        current.text += _unescape(string[1], encoding)
         current.stop = offset + len(line.rstrip())
     if entry is not None:
         yield entry
@@ -124,13 +126,13 @@ def _escape(text: str) -> str:
     return "".join(names.get(character, character) for character in text)
 
 
-def _unescape(text: str) -> str:
+def _unescape(text: str, encoding: str) -> str:
+    """Replace escapes; successive octal and hexadecimal ones are bytes of characters in an encoding."""
+
     def replace(match: re.Match[str]) -> str:
-        code = match[1]
-        if code[0] in "01234567":
-            return chr(int(code, 8))
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16))
-        return ESCAPES.get(code, code)
+        if match[1] is None:
+            return ESCAPES.get(match[2], match[2])
+        codes = (int(one[1], 16) if one[1] else int(one[2], 8) % 256 for one in BYTE.finditer(match[1]))
+        return bytes(codes).decode(encoding, "replace")
 
     return ESCAPE.sub(replace, text)

@@ -348,6 +348,7 @@ META = '<img content="x y" alt=\'x y\'><meta name="description" content="x y">'
         ("code.json", '["a <code>x y</code> b c"]', '["C <code>x y</code>B A"]'),
         ("unclosed code.json", '["a <code>b c"]', '["<code>C B A"]'),
         ("escapes.po", r'msgid "\101 \x42 \q"|msgstr ""|'.replace("|", "\n"), None),
+        ("bytes.po", r'msgid "caf\303\251 \xe6\x88\x91 \\303"|msgstr ""|'.replace("|", "\n"), None),
         ("protected.txt", "a `b. C` d. E f.", "`b. C` D. A F. e"),
         ("bold label.md", "- [ ] **x** y\n- [x]  x *y*\n", "- [ ] Y **X**\n- [x]  *Y* X\n"),
         ("space in bold.html", "<p> <b>x y </b> </p>", "<p> <b>Y X </b> </p>"),
@@ -357,6 +358,7 @@ META = '<img content="x y" alt=\'x y\'><meta name="description" content="x y">'
 def test_small_documents_are_translated(name: str, source: str, expected: str | None) -> None:
     expected = {
         "blank unit.tmx": MEMORY.format(UNIT.format(" ", ""), UNIT.format("x y", ADDED)),
+        "bytes.po": source.replace('msgstr ""', r'msgstr "\\303 我 CAFÉ"'),
         "escapes.po": source.replace('msgstr ""', 'msgstr "Q b a"'),
     }.get(name, expected)
     column = "text" if name.endswith(".csv") else None
