@@ -1,6 +1,7 @@
 """The web page at /: its files, and the endpoints under /api/inspect/ that it calls."""
 
 import asyncio
+import gzip
 import hashlib
 from functools import cache
 from importlib import resources
@@ -326,10 +327,25 @@ def read_page_files() -> dict[str, bytes]:
 
 
 def _file_response(request: Request, name: str) -> Response:
-    content = read_page_files()[name]
+    compressed = _accepts_gzip(request.headers.get("accept-encoding", ""))
+    content = _compress_file(name) if compressed else read_page_files()[name]
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    headers = {"etag": tag, "cache-control": "no-cache"}  # browsers revalidate, and receive only changed files
+    # Browsers revalidate, and receive only changed files.
+    headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if compressed:
+        headers["content-encoding"] = "gzip"
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     media_type = MEDIA_TYPES[PurePath(name).suffix]
     return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
+
+
+@cache
+def _compress_file(name: str) -> bytes:
+    return gzip.compress(read_page_files()[name], mtime=0)
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header, such as "gzip, deflate;q=0.5", allows gzip."""
+    qualities = dict(one.replace(" ", "").lower().partition(";q=")[::2] for one in accepted.split(","))
+    return qualities.get("gzip", "0") not in ("0", "0.0", "0.00", "0.000")

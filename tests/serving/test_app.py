@@ -798,3 +798,21 @@ def test_language_identifier_is_loaded_once_by_concurrent_threads(monkeypatch: p
     first.join()
     assert best[0] == "zh"
     assert len(loads) == 1
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [("gzip, deflate", "gzip"), ("br;q=1.0, GZIP; q=0.5", "gzip"), ("gzip;q=0", None), ("identity", None), ("", None)],
+)
+def test_files_of_the_page_are_compressed_for_clients_that_accept_it(
+    client: TestClient, accepted: str, encoding: str | None
+) -> None:
+    plain = client.get("/page/bundle.js", headers={"accept-encoding": "identity"})
+    answer = client.get("/page/bundle.js", headers={"accept-encoding": accepted})
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.content == plain.content  # the client decompresses it
+    assert (int(answer.headers["content-length"]) < len(plain.content) / 2) == (encoding == "gzip")
+    again = client.get(
+        "/page/bundle.js", headers={"accept-encoding": accepted, "if-none-match": answer.headers["etag"]}
+    )
+    assert (again.status_code, again.content) == (304, b"")
