@@ -61,7 +61,7 @@ def test_ensembles_traces_other_attention_and_hooks_are_reasons_against_capture(
 def test_the_generator_uses_captured_search_where_it_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = AutoregressiveGenerator([MODEL]).generate(REQUESTS, SearchSettings())
     monkeypatch.setattr(AutoregressiveGenerator, "capture_devices", ("cpu",))
-    monkeypatch.setattr(autoregressive, "search", None)
+    monkeypatch.setattr(autoregressive, "search_tokens", None)
     found = AutoregressiveGenerator([MODEL]).generate(REQUESTS, SearchSettings())
     assert [best[0].tokens for best in found] == [best[0].tokens for best in expected]
 
