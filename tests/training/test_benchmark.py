@@ -10,7 +10,7 @@ import torch
 
 from regard.errors import UserError
 from regard.ops.linear import supports
-from regard.training import speed as training
+from regard.training import benchmark
 from regard.training.benchmark import (
     Row,
     Variant,
@@ -63,7 +63,7 @@ def test_training_steps_are_timed_without_changing_the_run(trained_run: Path, co
 
 def test_steps_of_every_task_can_be_timed(image_run: Path, tmp_path: Path, toy: Path) -> None:
     def unit(run: Path, *changes: str) -> str:
-        timing = training._time_variant(Variant(str(run), changes), CPU, 0).timing
+        timing = benchmark._time_variant(Variant(str(run), changes), CPU, 0).timing
         assert timing is not None
         return timing.unit
 
@@ -94,7 +94,7 @@ def test_library_that_cannot_train_is_rejected_before_timing(
     trained_run: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr(training, "time_steps", None)
+    monkeypatch.setattr(benchmark, "time_steps", None)
     with pytest.raises(UserError, match="--library ctranslate2: cannot train"):
         time_training([str(trained_run)], CPU, 0, ["ctranslate2"])
     with pytest.raises(UserError, match="--library huggingface: the ViT of transformers has pooling class"):
@@ -103,7 +103,7 @@ def test_library_that_cannot_train_is_rejected_before_timing(
 
 def test_path_without_a_run_is_rejected(trained_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     timing = StepTiming("tokens", [90.0], [10.0], 10)
-    monkeypatch.setattr(training, "time_steps", lambda *_: timing)
+    monkeypatch.setattr(benchmark, "time_steps", lambda *_: timing)
     assert "not a run" in command("bench", trained_run.parent, "--training").error
     assert command("bench", trained_run / "best", "--training", "--seconds", 0, "--device", "cpu").code == 0
 
@@ -167,13 +167,13 @@ def test_failed_variant_is_a_row_but_failed_recipe_is_an_error(
             raise RuntimeError("no\nluck")
         return Row(variant, timing)
 
-    monkeypatch.setattr(training, "_time_variant", fail)
+    monkeypatch.setattr(benchmark, "_time_variant", fail)
     found = time_training([str(trained_run)], CPU, 0)
     assert [row.error for row in found.rows][:2] == ["", "no luck"]
     assert "| batch.layout=packed | failed |" in tabulate(found.rows)
     assert list_notes(found.rows) == ["batch.layout=packed: no luck"]
     assert found.as_dict()["training"][1]["error"] == "no luck"
-    monkeypatch.setattr(training, "_time_variant", lambda *_: (_ for _ in ()).throw(UserError("none fits")))
+    monkeypatch.setattr(benchmark, "_time_variant", lambda *_: (_ for _ in ()).throw(UserError("none fits")))
     with pytest.raises(UserError, match="none fits"):
         time_training([str(trained_run)], CPU, 0)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data.images import store
+from regard.data.images import image_store
 from regard.data.images.datasets import StreamedImages, TensorImages, prefetch_batches
 from regard.data.images.image_sets import ImageSet, ImageSettings, open_images
 from regard.data.images.image_store import has_pixels, open_image_store, should_store, stored_names, write_image_store
@@ -137,7 +137,7 @@ def test_a_store_made_from_other_images_is_rejected(images: ImageSet, folder: Pa
 
 def test_large_sets_are_not_stored(images: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert should_store(images, RESIZE, tmp_path)
-    monkeypatch.setattr(store, "MAX_BYTES", 150 * 3 * 36 - 1)
+    monkeypatch.setattr(image_store, "MAX_BYTES", 150 * 3 * 36 - 1)
     assert not should_store(images, RESIZE, tmp_path)
 
 
