@@ -25,6 +25,7 @@ from regard.cli.key import key
 from regard.cli.look import look
 from regard.cli.new import new
 from regard.cli.options import add_options
+from regard.cli.plan import plan
 from regard.cli.plot import plot
 from regard.cli.serve import serve
 from regard.cli.train import train
@@ -40,7 +41,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(demo, train, plot, average, distill, translate, classify, embed, evaluate, calibrate, look, bench, export),
-    *(serve, key, new, clean),
+    *(serve, key, new, clean, plan),
 )
 WITHOUT_MODELS = (demo, plot, key, new)
 """Commands that load no model of the user, and so no extension."""
