@@ -3,9 +3,9 @@
     python benchmarks/plan.py [--gpu h200] [--seconds 20] [--out FILE]
     python benchmarks/plan.py --quick           tiny models on a CPU, to try the script
 
-Runs the training loop of regard on random words and images, without validation and checkpoints. Takes about 4 minutes on
-an H200. Writes benchmarks/results/plan-gpu.json or --out. Exits with code 1 if a step or the memory of a GPU differs by
-more than 15 %; on a CPU, nothing is compared, because there is no data sheet.
+Runs the training loop of regard on random words and images, without validation and checkpoints. Takes about 4 minutes
+on an H200. Writes benchmarks/results/plan-gpu.json or --out. Exits with code 1 if a step or the memory of a GPU differs
+by more than 15 %; on a CPU, nothing is compared, because there is no data sheet.
 """
 
 import argparse

@@ -20,7 +20,7 @@ import torch
 
 from regard.errors import UserError
 from regard.models.folder import MODELS
-from regard.models.transformer import EncoderDecoderConfig
+from regard.models.transformer import TransformerConfig
 from regard.models.vit import ViTConfig
 from regard.training.distributed import check_accumulation
 from regard.training.recipe import Recipe
@@ -98,7 +98,7 @@ class Workload:
         captured = captured and recipe.training.cuda_graph is not False
         if isinstance(recipe, TranslationRecipe):
             config: Any = recipe.model_settings(recipe.tokenizer.size, recipe.tokenizer.size)
-            if isinstance(config, EncoderDecoderConfig) and config.kind == "transformer":
+            if isinstance(config, TransformerConfig):
                 return cls.of_translator(config, recipe.batch.tokens, captured)
         if isinstance(recipe, ClassificationRecipe):
             config = recipe.model_settings(classes=1000)
