@@ -150,6 +150,7 @@ class _Weights:
         target_vocab, _ = shape_of(self.tensors, _TARGET, 2)
         layers = {stack: count_layers(self.tensors, rf"{stack}/layer_(\d+)/") for stack in ("encoder", "decoder")}
         heads = _integer(self._equal("num_heads", _HEADS.get(self.file.specification, 8)), "num_heads", self.where)
+        self._check_alignment(layers["decoder"], heads)
         pre_norm = bool(self._equal("pre_norm", 1))
         activation = self._activation()
         settings: dict[str, Any] = {
@@ -237,6 +238,14 @@ class _Weights:
         if is_gated and code != 2:
             raise UserError(f"{self.where}: gated feed-forward layers are supported with silu only (SwiGLU)")
         return "swiglu" if is_gated else _ACTIVATIONS[int(code)]
+
+    def _check_alignment(self, layers: int, heads: int) -> None:
+        """Check the layer and the number of heads of alignments, which regard ignores; the engine only crashes."""
+        layer, count = self._number("decoder/alignment_layer", -1), self._number("decoder/alignment_heads", 1)
+        if not -layers <= layer < layers:
+            raise UserError(f"{self.where}: decoder/alignment_layer is {layer:g}, but the decoder has {layers} layers")
+        if not 0 <= count <= heads:
+            raise UserError(f"{self.where}: decoder/alignment_heads is {count:g}, but a layer has {heads} heads")
 
     def _final_norm(self) -> bool:
         encoder, decoder = (f"{stack}/layer_norm/gamma" in self.tensors for stack in ("encoder", "decoder"))

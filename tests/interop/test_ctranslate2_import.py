@@ -365,6 +365,14 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         with_variables(encoder__layer_0__ffn__linear_0_noact__weight=TABLE),
         "gated feed-forward layers are supported with silu only",
     ),
+    "layer of alignments": (
+        with_variables(decoder__alignment_layer=torch.tensor(-129, dtype=torch.int16)),
+        "decoder/alignment_layer is -129, but the decoder has 2 layers",
+    ),
+    "heads of alignments": (
+        with_variables(decoder__alignment_heads=torch.tensor(5, dtype=torch.int16)),
+        "decoder/alignment_heads is 5, but a layer has 4 heads",
+    ),
     "scale of queries": (
         with_variables(encoder__layer_0__self_attention__queries_scale=torch.tensor(0.5)),
         "queries_scale differs between layers",
