@@ -274,7 +274,10 @@ def plot_all() -> None:
 def check_criteria(results: list[Result]) -> dict[str, Any]:
     """Return and print the quality and speed of the best NAT systems relative to the teacher."""
     scores = {result.name: result.score.value for result in results if result.score}
-    teacher = max(value for name, value in scores.items() if name.startswith("teacher"))
+    teacher = max((value for name, value in scores.items() if name.startswith("teacher")), default=0.0)
+    if not teacher:
+        print("no criteria: the teacher was not measured", flush=True)
+        return {}
     one_pass = {name: scores[name] for name in ONE_PASS if name in scores}
     iterative = {name: value for name, value in scores.items() if name.startswith("mask-predict")}
     times = {result.name: result.milliseconds(1) for result in results}
@@ -282,10 +285,10 @@ def check_criteria(results: list[Result]) -> dict[str, Any]:
     if one_pass:
         best = max(one_pass, key=lambda name: one_pass[name])
         criteria["best_one_pass"] = best
-        criteria["best_one_pass_percent_of_teacher_bleu (at least 90)"] = round(100 * one_pass[best] / teacher, 2)
+        criteria["best_one_pass_percent_of_teacher_bleu (at least 97)"] = round(100 * one_pass[best] / teacher, 2)
         for suffix in ("", EAGER):
             if GREEDY + suffix in times:
-                key = f"best_one_pass_times_faster_at_batch_1{suffix} (on a GPU at least 5)"
+                key = f"best_one_pass_times_faster_at_batch_1{suffix} (on a GPU at least 2.5, on a CPU 5)"
                 criteria[key] = round(times[GREEDY + suffix] / times[best + suffix], 2)
     if iterative:
         without_reranking = max(value for name, value in iterative.items() if "reranked" not in name)
