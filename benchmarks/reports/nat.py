@@ -74,13 +74,14 @@ def write_quality(found: dict[str, Result]) -> str:
     if not rows:
         return ""
     first = next(run for runs in tested.values() for run in runs)
+    command = "python benchmarks/translation.py multi30k-nat DATA OUT every --seed 1 2 3 --test"
     heads = ("configuration", "search", "seeds", "BLEU valid", "BLEU test", "of the teacher", "training s")
     return paragraphs(
         "Multi30k en-de, test_2016_flickr, tokenised and lowercased; the search is the best one on the validation set, "
         "± is the standard deviation of the seeds:",
         table(heads, rows),
         f"Configurations of benchmarks/configurations/multi30k-nat.yaml. Signature `{first['score']['signature']}`. "
-        f"{cite(first, with_command=False)}; `python benchmarks/translation.py multi30k-nat DATA OUT every --test`.",
+        f"{cite(first, with_command=False)}; `{command}`.",
     )
 
 
