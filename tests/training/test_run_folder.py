@@ -100,7 +100,9 @@ def test_run_resumes_from_the_last_checkpoint(
     make: MakeRun, uninterrupted: Path, crashed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = run_recipe(make(), crashed)
-    assert "resuming from step 6\n" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "resuming from step 6\n" in output
+    assert f"\nCPU threads: {torch.get_num_threads()} of " in output
     assert weights(crashed) == weights(uninterrupted)
     assert weights(crashed, "best") == weights(uninterrupted, "best")
     assert log(crashed) == log(uninterrupted)
