@@ -1,10 +1,12 @@
 """Documents of the server: how many are translated at once, their progress, and the translated files."""
 
 import asyncio
+import logging
 import re
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from regard.serving.config import Limits
-from regard.serving.errors import overloaded
+from regard.serving.errors import overloaded, unavailable
+from regard.serving.telemetry import log_event
 
 SHOWN_CHARACTERS = 80
 """Maximum length of the original name in that of a translated file."""
@@ -47,6 +50,7 @@ class FileStore:
         self._limits, self._clock = limits, clock
         self._files: OrderedDict[str, StoredFile] = OrderedDict()
         self._folder: Path | None = None
+        self._lock = threading.Lock()
         self._running = Counter[str]()
         self.progress: dict[str, Progress] = {}
         self.parsing = asyncio.Semaphore(1)  # documents are held in memory several times while they are parsed
@@ -80,23 +84,42 @@ class FileStore:
                 del self.progress[job]
 
     def add(self, original: str, target: str, content: bytes) -> str:
-        """Store a translated file and return its name."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="regard-files-"))
+        """Store a translated file and return its name; may be called in a thread.
+
+        Raises:
+            ApiError: The file cannot be written, for example because the disk is full.
+        """
         plain = re.sub(r"[^\w.-]+", "_", PurePath(original.replace("\\", "/")).name)
         suffix = PurePath(plain).suffix[:10]
         shown = f"{plain.removesuffix(suffix)[:SHOWN_CHARACTERS]}_{target}{suffix}"
         name = f"{secrets.token_urlsafe(18)}.{shown}"
-        path = self._folder / name.partition(".")[0]
-        path.write_bytes(content)
-        self._files[name] = StoredFile(path, shown, len(content), self._clock() + self._limits.file_keep)
-        self._remove_expired()
+        with self._lock:
+            path = self._write(name.partition(".")[0], content)
+            self._files[name] = StoredFile(path, shown, len(content), self._clock() + self._limits.file_keep)
+            self._remove_expired()
         return name
 
     def find(self, name: str) -> StoredFile | None:
-        """Return a file by its name, unless it has expired."""
-        self._remove_expired()
-        return self._files.get(name)
+        """Return a file by its name, unless it has expired or another program has removed it."""
+        with self._lock:
+            self._remove_expired()
+            file = self._files.get(name)
+        return file if file is not None and file.path.is_file() else None
+
+    def _write(self, name: str, content: bytes) -> Path:
+        path: Path | None = None
+        try:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="regard-files-"))
+            self._folder.mkdir(mode=0o700, exist_ok=True)  # programs that clean temporary folders may have removed it
+            path = self._folder / name
+            path.write_bytes(content)
+        except OSError as error:
+            if path is not None:
+                path.unlink(missing_ok=True)
+            log_event("translated document not stored", logging.ERROR, reason=error.strerror)
+            raise unavailable(f"the translated document cannot be stored ({error.strerror})") from None
+        return path
 
     def _remove_expired(self) -> None:
         """Remove files that have expired, and the oldest ones until the others fit; the newest always remains."""

@@ -5,6 +5,7 @@ Clients of LibreTranslate send JSON, form fields or a query string, so its endpo
 
 import asyncio
 import io
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from regard.files import supported_image_formats
-from regard.serving.errors import ApiError, bad_request, disconnected
+from regard.serving.errors import ApiError, bad_request, disconnected, unavailable
+from regard.serving.telemetry import log_event
 
 MAX_FIELDS = 1000
 MAX_PART_BYTES = 10**9  # the size of the whole body is limited by `read_body`
@@ -139,6 +141,9 @@ def _validation_errors() -> Iterator[None]:
         raise bad_request("Invalid request: the form is not valid UTF-8") from None
     except HTTPException as error:
         raise bad_request(f"Invalid request: {error.detail}") from None
+    except OSError as error:  # large files are stored in a temporary file
+        log_event("request not stored", logging.ERROR, reason=error.strerror)
+        raise unavailable(f"the request cannot be stored ({error.strerror})") from None
 
 
 def explain(errors: Iterable[Any]) -> str:

@@ -1,5 +1,6 @@
 """Translation of documents by the server: LibreTranslate's endpoints, limits, keys, and hostile files."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from regard.serving.telemetry import Metrics
 from tests.asynchronous import VirtualClock
 from tests.data.documents.office import OFFICE_FILES, members
 from tests.data.documents.test_hostile import CASES
+from tests.full_disk import full_disk
 from tests.serving.conftest import FakeWorker
 from tests.serving.server_process import wait_until
 
@@ -285,6 +287,23 @@ def test_files_expire_and_the_oldest_are_removed() -> None:
     store.add("large.txt", "zh", b"x" * 100)
     store.close()
     assert not folder.exists()
+
+
+def test_a_full_disk_is_reported_and_a_removed_folder_is_created_again(client: Any) -> None:
+    stored = client.service.files.find(urlsplit(send(client).json()["translatedFileUrl"]).path.rpartition("/")[2])
+    folder = stored.path.parent
+    before = set(folder.iterdir())
+    large = b"one two\n" * 200_000  # received in a temporary file
+    with full_disk(100):
+        assert send(client, large, "a.txt").json() == {"error": "the request cannot be stored (File too large)"}
+        refused = send(client, SUBTITLES * 2)
+    assert refused.json() == {"error": "the translated document cannot be stored (File too large)"}
+    assert (refused.status_code, refused.headers["X-Error"]) == (503, "reason=unavailable")
+    assert set(folder.iterdir()) == before
+    address = urlsplit(send(client).json()["translatedFileUrl"]).path
+    shutil.rmtree(folder)
+    assert client.get(address).status_code == 404
+    assert download(client, send(client)).content == SUBTITLES.replace(b"one two", b"ONE TWO")
 
 
 def test_the_log_has_no_names_of_files(client: Any, caplog: pytest.LogCaptureFixture) -> None:
