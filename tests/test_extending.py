@@ -145,6 +145,21 @@ def test_new_rejects_names_that_are_no_package(name: str, extensions: Path, comm
     assert not list(extensions.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("class", "is a keyword of Python"),
+        ("linear", "is the name of an attention kind"),
+        ("full", "is the name of an attention kind"),
+        ("torch", "is the name of an installed package"),
+        ("regard", "is the name of an installed package"),
+    ],
+)
+def test_new_rejects_names_that_would_hide_others(name: str, reason: str, extensions: Path, command: Command) -> None:
+    assert reason in command("new", name).error
+    assert not list(extensions.iterdir())
+
+
 def test_new_replaces_nothing(extensions: Path, command: Command) -> None:
     (extensions / "mine").mkdir()
     assert command("new", "mine").error == "mine: already exists; choose another name or --out"

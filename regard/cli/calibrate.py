@@ -30,9 +30,11 @@ def calibrate(
         raise UserError(f"{run}: an export has no log-probabilities of tokens; calibrate the model it was made from")
     folder = find_model_folder(run)
     settings = search_options.settings(run)
-    pairs = list(read_parallel(src, ref))
+    pairs = [pair for pair in read_parallel(src, ref) if pair.source.strip() and pair.target.strip()]
     if len(pairs) < MIN_SENTENCES:
-        raise UserError(f"{src}: {len(pairs)} pairs are too few to calibrate confidence; give at least {MIN_SENTENCES}")
+        raise UserError(
+            f"{src}: {len(pairs)} pairs with text are too few to calibrate confidence; give at least {MIN_SENTENCES}"
+        )
     translator = Translator.load(folder, device=choose_device(device))
     calibration = calibrate_translator(translator, pairs, settings)
     save_calibration(calibration, folder)

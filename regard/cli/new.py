@@ -1,8 +1,10 @@
 """`regard new`."""
 
+import keyword
 import re
 import shutil
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -30,6 +32,8 @@ def new(
     """Create a project with an attention kind of your own: a package, a recipe and tests that pass."""
     if not re.fullmatch(NAME, name):
         raise UserError(f"{name}: use small letters, digits and hyphens, such as my-attention")
+    if problem := _find_conflict(name.replace("-", "_")):
+        raise UserError(f"{name}: {problem}; choose another name, such as my-attention")
     folder = Path(name) if out is None else out
     if folder.exists():
         raise UserError(f"{folder}: already exists; choose another name or --out")
@@ -47,3 +51,13 @@ def new(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     typer.echo(f"next: cd {folder} && pip install -e . && pytest && regard train recipe.yaml --out runs/{name}")
+
+
+def _find_conflict(module: str) -> str | None:
+    """Return why a package cannot have this name, or None."""
+    if keyword.iskeyword(module):
+        return "is a keyword of Python"
+    if module == "full" or find_spec(f"regard.attention.{module}") is not None:
+        return "is the name of an attention kind or a module of regard"
+    spec = find_spec(module)
+    return "is the name of an installed package" if spec is not None and spec.origin is not None else None

@@ -125,5 +125,6 @@ def test_calibrate_writes_the_model_folder_and_keeps_its_scores(
 
 
 def test_calibrate_rejects_few_pairs(trained_run: Path, tmp_path: Path, command: Command) -> None:
-    (tmp_path / "pairs.tsv").write_text("I love apples\t我喜欢苹果\n", encoding="utf-8")
-    assert "1 pairs are too few" in command("calibrate", trained_run, "--src", tmp_path / "pairs.tsv").error
+    pairs = "I love apples\t我喜欢苹果\n" + "\t\n" * 30 + "I love tea\t我喜欢茶\n"
+    (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    assert "2 pairs with text are too few" in command("calibrate", trained_run, "--src", tmp_path / "pairs.tsv").error
