@@ -177,6 +177,18 @@ class _YamlLoader(yaml.SafeLoader):
                 return root
         raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep")
 
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        found: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if (key.tag, key.value) in found:  # PyYAML would use the last value
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value[:40]!r} is given twice", problem_mark=key.start_mark
+                    )
+                found.add((key.tag, key.value))
+        return node
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)

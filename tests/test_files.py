@@ -194,6 +194,7 @@ INVALID_YAML = {
     "python": ("a: !!python/object/apply:os.system [x]", "constructor for the tag"),
     "set": ("a: !!set {b}", "constructor for the tag"),
     "unhashable key": ("? [a]\n: 1", "unhashable key"),
+    "repeated key": ("model:\n  width: 8\n  width: 9\n", "line 3: 'width' is given twice"),
     "merge of a number": ("<<: 3", "merging"),
     "undefined alias": ("a: *b", "undefined alias 'b'"),
     "unclosed": ("a: [1,\n", "line 2"),
@@ -219,6 +220,11 @@ def test_invalid_yaml_is_rejected_with_its_line(case: str) -> None:
     with pytest.raises(ValueError) as error:
         parse_yaml(text)
     assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def test_keys_may_replace_merged_ones() -> None:
+    text = "a: {b: &b {x: 1, y: 2}, c: &c {<<: *b, x: 3}}\nd: {<<: *c, y: 4}"
+    assert parse_yaml(text) == {"a": {"b": {"x": 1, "y": 2}, "c": {"x": 3, "y": 2}}, "d": {"x": 3, "y": 4}}
 
 
 def test_long_rows_of_digits_take_linear_time() -> None:

@@ -14,6 +14,8 @@ from regard.training.progress import counted
 
 # Messages of the CPU allocator and of CUDA libraries that do not raise torch.OutOfMemoryError.
 PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+OVERFLOW = "size calculation overflowed"
+"""Message about a tensor whose size exceeds the integers of the machine."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -42,12 +44,17 @@ def build_model(config: Any, device: torch.device, sharding: Literal["ddp", "fsd
     """Build a model with random weights."""
     make = MODELS[config.kind]
     try:
-        return make(config).to(initial_device(device, sharding))
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        try:
+            return make(config).to(initial_device(device, sharding))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        with torch.device("meta"):
+            model = make(config)
+    except RuntimeError as error:
+        if OVERFLOW not in str(error):
             raise
-    with torch.device("meta"):
-        model = make(config)
+        raise UserError("the model is too large for any memory; choose smaller model keys") from None
     raise model_too_large(model, 4)
 
 

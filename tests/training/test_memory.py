@@ -16,8 +16,9 @@ from torch import Tensor
 
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
+from regard.models.transformer import TransformerConfig
 from regard.training import memory
-from regard.training.memory import is_out_of_memory, read_peak
+from regard.training.memory import build_model, is_out_of_memory, read_peak
 from regard.training.parallelism import SingleProcess
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe, TrainingSettings
@@ -142,6 +143,12 @@ def test_all_forms_of_out_of_memory_are_recognised() -> None:
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("device-side assert triggered"))
     assert not is_out_of_memory(KeyError("out of memory"))
+
+
+def test_model_beyond_any_memory_is_rejected() -> None:
+    config = TransformerConfig(source_vocab=8, target_vocab=8, width=4 * 10**9, heads=4, positions="rotary")
+    with torch.device("meta"), pytest.raises(UserError, match="is too large for any memory; choose smaller model keys"):
+        build_model(config, torch.device("cpu"))
 
 
 def test_model_too_large_for_its_optimizer_is_rejected(tmp_path: Path) -> None:
