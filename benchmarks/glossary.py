@@ -212,7 +212,7 @@ def compare(translator: Translator, corpus: Corpus, glossary: Glossary) -> dict[
         Glossary({match.term for match in found if find_target(pair.target, match.term.target)})
         for pair, found in zip(corpus.test, matches, strict=True)
     ]
-    plain, plain_seconds = translate(translator, corpus.test, Glossary(()))
+    plain, plain_seconds = translate(translator, corpus.test, [Glossary(())] * len(corpus.test))
     row: dict[str, Any] = {"bleu_without": score(plain, corpus), "seconds_without": plain_seconds}
     for name, glossaries in (("all_terms", [glossary] * len(plain)), ("terms_of_reference", in_reference)):
         texts, seconds = translate(translator, corpus.test, glossaries)
@@ -243,12 +243,11 @@ def compare(translator: Translator, corpus: Corpus, glossary: Glossary) -> dict[
     return row
 
 
-def translate(
-    translator: Translator, test: Sequence[Pair], glossary: Glossary | list[Glossary]
-) -> tuple[list[str], float]:
+def translate(translator: Translator, test: Sequence[Pair], glossaries: Sequence[Glossary]) -> tuple[list[str], float]:
+    """Translate the test set, each text with its glossary, and return the time in seconds too."""
     started = time.perf_counter()
     sources, settings = [pair.source for pair in test], SearchSettings(beam=BEAM)
-    found: list[list[Hypothesis]] = translator.hypotheses(sources, settings, split=False, glossary=glossary)
+    found: list[list[Hypothesis]] = translator.hypotheses(sources, settings, split=False, glossaries=glossaries)
     return [hypotheses[0].text for hypotheses in found], round(time.perf_counter() - started, 1)
 
 
