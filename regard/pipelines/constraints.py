@@ -35,7 +35,9 @@ class Constraints:
         self._check()
         prefix = tuple(target.encode(self.prefix)) if self.prefix else ()
         required = tuple(tuple(target.encode_phrase(phrase)) for phrase in self.required)
-        forbidden = tuple(_build_automaton(phrase, target.token_bytes) for phrase in self.forbidden)
+        forbidden = tuple(
+            _build_automaton(target.to_token_script(phrase), target.token_bytes) for phrase in self.forbidden
+        )
         return DecodingConstraints(prefix=prefix, required=required, forbidden=forbidden)
 
     def _check(self) -> None:

@@ -174,8 +174,8 @@ class SentenceTranslator:
     def select(self, source: str | None, target: str | None) -> Self:
         """Return a translator with the same model and another direction.
 
-        Text is converted if the direction has the other script of Chinese, with the package opencc. Glossaries and
-        constraints then remain in the script of the model.
+        Text is converted if the direction has the other script of Chinese, with the package opencc, and so are
+        glossaries and constraints.
 
         Args:
             source: Code of the source language; by default that of the first direction to the target.

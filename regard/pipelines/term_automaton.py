@@ -29,6 +29,7 @@ class TargetAutomaton:
     """
 
     def __init__(self, target: str, tokenizer: Tokenizer) -> None:
+        target = tokenizer.to_token_script(target)
         self.target, self._tokenizer, self._bytes = target, tokenizer, tokenizer.token_bytes
         self._initials = {target[0], target[0].upper()}
         self._before, self._after = is_word_character(target[0]), is_word_character(target[-1])

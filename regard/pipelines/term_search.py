@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from regard.data.text.annotation import encode_with_terms, is_annotated
 from regard.data.text.glossary import TermMatch, count_needed, find_kept, find_target
@@ -30,14 +31,31 @@ Lists = list[list[Hypothesis]]
 
 @dataclass(frozen=True)
 class SentenceGlossary:
-    """The terms of a sentence."""
+    """The terms of a sentence.
+
+    Attributes:
+        text: The sentence.
+        matches: Its terms.
+        tokenizer: Tokenizer of the target language, which may convert texts between scripts of Chinese. A conversion
+            depends on the words around a character, so terms are compared in the script of the tokens.
+    """
 
     text: str
     matches: tuple[TermMatch, ...]
+    tokenizer: Tokenizer
+
+    @cached_property
+    def matches_as_tokens(self) -> list[TermMatch]:
+        """The terms, with their translations in the script of the tokens."""
+        targets = [self.tokenizer.to_token_script(match.term.target) for match in self.matches]
+        return [
+            replace(match, term=match.term._replace(target=target))
+            for match, target in zip(self.matches, targets, strict=True)
+        ]
 
     def report(self, hypothesis: Hypothesis) -> Hypothesis:
         """Return the hypothesis with the terms that its text has and lacks."""
-        kept = find_kept(hypothesis.text, self.matches)
+        kept = find_kept(self.tokenizer.to_token_script(hypothesis.text), self.matches_as_tokens)
         uses = (
             TermUse(self.text[match.start : match.end], match.term.target, is_kept, match.start)
             for match, is_kept in zip(self.matches, kept, strict=True)
@@ -45,14 +63,14 @@ class SentenceGlossary:
         return replace(hypothesis, terms=tuple(uses))
 
 
-def find_terms(requests: Sequence[SourceRequest], language: str) -> dict[int, SentenceGlossary]:
-    """Return the terms of the sentences that have some, by index."""
+def find_terms(requests: Sequence[SourceRequest], language: str, tokenizer: Tokenizer) -> dict[int, SentenceGlossary]:
+    """Return the terms of the sentences that have some, by index. The tokenizer is that of the target language."""
     found = {}
     for i, request in enumerate(requests):
         text, glossary = request.sentence.text, request.glossary
         matches = glossary.find(text, language) if glossary is not None else []
         if matches:
-            found[i] = SentenceGlossary(text, tuple(matches))
+            found[i] = SentenceGlossary(text, tuple(matches), tokenizer)
     return found
 
 
@@ -92,7 +110,7 @@ class TermSearch:
 
     def __call__(self, requests: Sequence[SourceRequest]) -> Lists:
         """Return the hypotheses of every sentence; the requests have no terms as tokens yet."""
-        terms = find_terms(requests, self._translator.languages[0])
+        terms = find_terms(requests, self._translator.languages[0], self._vocabularies.target)
         requests = self._annotate(requests, terms)
         found = self._translator.search_sentences(requests, self._settings, self._details)
         for i, sentence in terms.items():
@@ -123,7 +141,7 @@ class TermSearch:
         annotated = list(requests)
         if is_annotated(source) and not self._details.alignments:
             for i, sentence in terms.items():
-                tokens = encode_with_terms(source, sentence.text, sentence.matches)
+                tokens = encode_with_terms(source, sentence.text, sentence.matches_as_tokens)
                 if longest is None or len(tokens) <= longest:
                     annotated[i] = replace(requests[i], decoding=replace(requests[i].decoding, source=tokens))
         return annotated
@@ -154,16 +172,17 @@ class TermSearch:
 
         A replaced word may occur as often as it is not replaced, and as often as the missing terms contain it.
         """
-        minimum = count_needed(sentence.matches)
-        missing = [use.target for use in best.terms if not use.kept]
-        maximum = {}
-        for word, num_replaced in Counter(one.word for one in replaced).items():
-            num_unreplaced = len(find_target(best.text, word)) - num_replaced
+        convert = self._vocabularies.target.to_token_script
+        minimum = count_needed(sentence.matches_as_tokens)
+        missing = [convert(use.target) for use in best.terms if not use.kept]
+        text, maximum = convert(best.text), {}
+        for word, num_replaced in Counter(convert(one.word) for one in replaced).items():
+            num_unreplaced = len(find_target(text, word)) - num_replaced
             maximum[word] = num_unreplaced + sum(len(find_target(target, word)) for target in missing)
         limits = []
-        for text in {**minimum, **maximum}:
-            least = minimum.get(text, 0)
-            limits.append((self._automaton(text), least, max(least, maximum.get(text, math.inf))))
+        for target in {**minimum, **maximum}:
+            least = minimum.get(target, 0)
+            limits.append((self._automaton(target), least, max(least, maximum.get(target, math.inf))))
         return limits
 
     def _automaton(self, target: str) -> TargetAutomaton:

@@ -165,6 +165,10 @@ class Tokenizer:
         converting._conversions = before, after
         return converting
 
+    def to_token_script(self, text: str) -> str:
+        """Return a text in the script of the tokens; see `with_script`."""
+        return self._convert(text)
+
     def _convert(self, text: str, decoded: bool = False) -> str:
         conversion = self._conversions[decoded]
         return script_converter(conversion)(text) if conversion else text

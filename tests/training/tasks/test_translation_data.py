@@ -20,6 +20,7 @@ from rich.console import Console
 from regard.data.text.readers import Pair
 from regard.data.text.tokens import ParallelTokens
 from regard.errors import UserError
+from regard.pipelines.constraints import Constraints
 from regard.pipelines.translator import Translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
@@ -897,3 +898,16 @@ def test_text_is_converted_to_the_script_of_the_model(trained_run: Path) -> None
         translator.score(["I love apples"], ["我喜欢苹果"]),
     )
     assert (scored.text, scored.score) == ("我喜歡蘋果", own.score)
+
+
+def test_glossaries_and_constraints_are_converted_to_the_script_of_the_model(trained_run: Path) -> None:
+    translator = Translator.load(trained_run)
+    traditional = translator.select(None, "zh-Hant")
+    (own,) = translator("I love apples", glossary={"apple": "书"}, n_best=1)
+    for target in ("書", "书"):
+        (best,) = traditional("I love apples", glossary={"apple": target}, n_best=1)
+        assert (best.text, best.score) == ("我喜歡書", own.score)
+        assert [(use.target, use.kept) for use in best.terms] == [(target, True)]
+    constraints = Constraints(prefix="我們", forbidden=("蘋果",))
+    (best, *_) = traditional.hypotheses(["I love apples"], constraints=constraints)[0]
+    assert best.text.startswith("我們") and "蘋果" not in best.text and best.phrases == {"蘋果": True}
