@@ -119,12 +119,17 @@ async def metrics(service: ServiceDependency) -> Response:
 
 
 def detect_sources(service: Service, texts: list[str], target: str) -> list[schemas.Detection]:
-    """Detect the language of each text, among those that can be translated into the target language."""
+    """Detect the language of each text, among those that can be translated into the target language.
+
+    If none can, all languages are considered: the text is in the target language, or the error names its language.
+    """
     service.models.check_loaded()
     sources = [code for code, targets in service.models.languages.items() if match_language(target, targets)]
     if not sources:
         service.models.check_language(target)
         raise bad_request(f"{target} is not available as a target language")
+    if all(service.models.is_same(code, target) for code in sources):
+        sources = list(service.models.languages)
     ranked = [service.detector.rank(text, sources)[0] for text in texts]
     return [schemas.Detection(confidence=share, language=code) for code, share in ranked]
 

@@ -440,6 +440,14 @@ def test_the_script_of_chinese_is_detected(open_client: OpenClient) -> None:
             assert client.workers["zh-en"].options[-1].get("languages") == (("zt", "en") if code == "zt" else None)
 
 
+def test_text_in_a_language_without_a_model_is_not_taken_for_the_target_language(open_client: OpenClient) -> None:
+    with open_client(("en", "zh")) as client:
+        error = "en is not available as a target language from zh; available: en to zh, en to zt"
+        assert translate(client, "这个苹果很甜", source="auto", target="en").json() == {"error": error}
+        unchanged = translate(client, "The house is old.", source="auto", target="en").json()
+        assert (unchanged["translatedText"], unchanged["detectedLanguage"]["language"]) == ("The house is old.", "en")
+
+
 def test_a_missing_package_for_the_scripts_of_chinese_is_named(
     open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
