@@ -27,7 +27,7 @@ from regard.serving import schemas
 from regard.serving.errors import ApiError, bad_request, deadline_exceeded
 from regard.serving.file_store import Progress
 from regard.serving.libretranslate import AUTO, detect_sources
-from regard.serving.messages import Translation
+from regard.serving.messages import Options, Terms, Translation
 from regard.serving.parsing import read_file
 from regard.serving.served_models import ServedModel
 from regard.serving.service import Service, ServiceDependency
@@ -75,7 +75,7 @@ async def translate_file(request: Request, service: ServiceDependency) -> schema
         request.state.log_fields.update(source=service.loggable(source), target=service.loggable(target))
         _check_size(request, service, document)
         with service.files.track(fields.job, len(document.segments)) as progress:
-            results = await _translate(request, service, model, document, progress)
+            results = await _translate(request, service, model, document, fields.glossary, progress)
         parts: dict[int, Sequence[Part]] = {number: result.parts for number, result in enumerate(results)}
         async with service.files.parsing:
             content = await asyncio.to_thread(_render, document, parts)
@@ -150,7 +150,7 @@ def _check_size(request: Request, service: Service, document: Document) -> None:
 
 
 async def _translate(
-    request: Request, service: Service, model: ServedModel, document: Document, progress: Progress
+    request: Request, service: Service, model: ServedModel, document: Document, glossary: Terms, progress: Progress
 ) -> list[TranslatedSegment]:
     """Translate the segments of a document, a few at a time."""
     assert model.job_builder is not None
@@ -164,7 +164,7 @@ async def _translate(
             answers: list[AlignedTranslation] = []
             for first in range(0, len(requests), SENTENCES):
                 chunk = requests[first : first + SENTENCES]
-                answers += await _translate_sentences(request, service, model, chunk, deadline)
+                answers += await _translate_sentences(request, service, model, chunk, glossary, deadline)
             requests = await asyncio.to_thread(group.advance, answers)
         results += group.results
         progress.done = len(results)
@@ -172,14 +172,15 @@ async def _translate(
 
 
 async def _translate_sentences(
-    request: Request, service: Service, model: ServedModel, requests: Requests, deadline: float
+    request: Request, service: Service, model: ServedModel, requests: Requests, glossary: Terms, deadline: float
 ) -> list[AlignedTranslation]:
     """Translate sentences; if the queue is full, try again until the deadline."""
     assert model.job_builder is not None
     has_attention = model.info.engine == "regard"
+    terms: Options = (("glossary", glossary),) if glossary else ()
     jobs = [
         model.job_builder.translation_job(
-            one.text, (("n_best", 1), ("alignments", one.needs_alignment and has_attention))
+            one.text, (("n_best", 1), ("alignments", one.needs_alignment and has_attention), *terms)
         )
         for one in requests
     ]

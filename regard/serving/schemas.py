@@ -110,6 +110,7 @@ class TranslateFileRequest(BaseRequest):
     model: ModelName = None
     column: Text | None = Field(None, max_length=200, description="column of a CSV file")
     key: Text | None = Field(None, max_length=200, description="key of a JSON file whose values are translated")
+    glossary: GlossaryTerms = ()
     job: str | None = Field(
         None, pattern=r"^[\w-]{8,64}$", description="name for /api/files/{job}, chosen by the client"
     )

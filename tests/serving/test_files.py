@@ -258,7 +258,7 @@ def test_a_full_queue_is_tried_again_until_the_deadline(
     model: Any = SimpleNamespace(job_builder=builder, info=SimpleNamespace(engine="regard"))
     request: Any = None
     requests = [SentenceRequest("one"), SentenceRequest("two")]
-    translation = files._translate_sentences(request, service, model, requests, deadline)
+    translation = files._translate_sentences(request, service, model, requests, (), deadline)
     if status:
         with pytest.raises(ApiError) as error:
             clock.run(translation)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from regard.serving import schemas
 from tests.serving.page import Page
 from tests.serving.server_process import ServerProcess
+from tests.serving.test_page_documents import SUBTITLES, choose, download
 
 TERM = {"source": "apples", "start": 7, "target": "书", "kept": True}
 
@@ -56,6 +57,18 @@ def test_number_of_terms_is_limited() -> None:
         schemas.ApiTranslateRequest.model_validate({"texts": "a", "glossary": json.dumps(terms)})
 
 
+def test_terms_of_a_document_are_translated(server: ServerProcess) -> None:
+    form = {"source": "en", "target": "zt", "glossary": '{"apple": "書"}'}
+    response = httpx.post(f"{server.url}/translate_file", data=form, files={"file": ("a.txt", b"I love apples")})
+    assert httpx.get(response.json()["translatedFileUrl"]).text == "我喜歡書"
+    form["glossary"] = "apple"
+    response = httpx.post(f"{server.url}/translate_file", data=form, files={"file": ("a.txt", b"I love apples")})
+    assert (response.status_code, "Invalid request: glossary: expected JSON such as" in response.json()["error"]) == (
+        400,
+        True,
+    )
+
+
 def test_page_applies_a_glossary_and_keeps_it_in_the_link(page: Page) -> None:
     page.page.locator(".glossary summary").click()
     field = page.page.get_by_label("Prescribe the translation of terms")
@@ -64,6 +77,8 @@ def test_page_applies_a_glossary_and_keeps_it_in_the_link(page: Page) -> None:
     page.wait_until(lambda: page.text(".translation:not(.whole)") == "我喜欢书")
     assert page.text(".terms") == "apples → 书 kept"
     assert "Line 2 has no translation" in page.text(".glossary .hint")
+    choose(page, "talk.srt", SUBTITLES.encode())
+    assert download(page) == SUBTITLES.replace("I love apples", "我喜欢书")
     page.page.reload()
     page.wait_until_ready("translate")
     page.wait_until(lambda: page.text(".translation:not(.whole)") == "我喜欢书")

@@ -7,11 +7,14 @@ import { createDropZone } from "./drop_zone.js";
 const MILLISECONDS_BETWEEN_POLLS = 500;
 const SUFFIXES = ".txt,.md,.markdown,.html,.htm,.xhtml,.srt,.vtt,.po,.pot,.xliff,.xlf,.tmx,.docx,.odt,.json,.csv";
 
-/** Create the card. `scripts` are the chosen scripts of Chinese; `signal` is aborted when the section is closed. */
-export function createFileCard({ strings, model }, scripts, signal) {
+/**
+ * Create the card. `glossary` are [term, translation] pairs, `scripts` the chosen scripts of Chinese; `signal` is
+ * aborted when the section is closed.
+ */
+export function createFileCard({ strings, model }, glossary, scripts, signal) {
   const column = create("input", { type: "text", class: "column" });
   const output = create("div", { class: "file-result", role: "status", "aria-live": "polite" });
-  const start = (file) => translateFile(file, column.value, model, scripts, strings, output, signal);
+  const start = (file) => translateFile(file, column.value, model, glossary, scripts, strings, output, signal);
   const options = create("div", { class: "bar" });
   const zone = createDropZone({ text: strings.dropDocument, accept: SUFFIXES }, (file) => {
     options.replaceChildren();
@@ -24,12 +27,13 @@ export function createFileCard({ strings, model }, scripts, signal) {
     create("p", { class: "hint", text: strings.documentHint }));
 }
 
-async function translateFile(file, column, model, scripts, strings, output, signal) {
+async function translateFile(file, column, model, glossary, scripts, strings, output, signal) {
   const job = crypto.getRandomValues(new Uint32Array(4)).join("-");
   const form = new FormData();
   const { source = model.source ?? "auto", target = model.target ?? "" } = scripts;
   const fields = { source, target, model: model.name, job };
   if (column) fields.column = column;
+  if (glossary.length) fields.glossary = JSON.stringify(glossary);
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file, file.name);
   const bar = create("progress", { max: 1, "aria-label": strings.documentProgress });

@@ -64,7 +64,7 @@ async function show(container, page, signal) {
     create("h2", { text: strings.bestTranslations }),
     create("ol", { class: "alternatives" }, ...rows),
     create("p", { class: "hint", text: hint })));
-  container.append(createFileCard(page, scripts, signal));
+  container.append(createFileCard(page, terms, scripts, signal));
   if (watchInput(page).isOtherInput) state.hypothesis = 0;
   state.hypothesis = page.limit(strings.hypothesis, state.hypothesis, hypotheses.length);
   select(hypotheses[state.hypothesis]);
