@@ -1,7 +1,7 @@
 """Text with markup: where tags stand in a text, and where they belong in its translation.
 
 Tags are removed before translation. A pair of tags is placed around the words that are aligned with the words inside
-it, and a single tag before the word that follows it.
+it, or else around the next aligned word, and a single tag before the word that follows it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -233,8 +233,13 @@ def _place(element: Element, spans: Sequence[AlignedSpan], target_length: int, s
     ]
     if element.start < end and inside:
         return at(min(start for start, _ in inside), max(stop for _, stop in inside))
+    tokens = [span for span in spans if not span.is_sentence]
+    following = [span for span in tokens if span.source[0] >= element.start]
+    if element.start < end and element.closing is not None and tokens:
+        # Its words are aligned with no token. An empty pair is no emphasis in Markdown, and an invisible link.
+        first = min(following, key=lambda span: (span.source[0], span.target[0])) if following else None
+        return at(*(first or max(tokens, key=lambda span: span.source)).target)
     # An element without words is placed before the word that follows it.
-    following = [span for span in spans if span.source[0] >= element.start and not span.is_sentence]
     if element.start == 0:
         position = 0
     elif following:

@@ -13,6 +13,7 @@ import pytest
 from regard import Translator
 from regard.data.documents.document import Document, TextFile
 from regard.data.documents.formats import FORMATS, find_format, parse_document
+from regard.data.documents.marked_text import AlignedSpan
 from regard.data.documents.placeholders import keeps
 from regard.data.documents.segment_translation import TOO_MARKED, AlignedTranslation, Requests, align_by_length
 from regard.errors import UserError
@@ -420,3 +421,12 @@ def test_deleted_text_and_paragraphs_without_words_of_odt_are_kept() -> None:
     source = OFFICE_FILES["letter.odt"]()
     data, _ = translate_document(parse_document(rezip(source, content=content.encode()), "a.odt"), reverse)
     assert members(data)["content.xml"].decode() == content.replace("x y", "Y X")
+
+
+@pytest.mark.parametrize(("text", "six"), [("one **two** six", (8, 11)), ("one six **two**", (4, 7))])
+def test_emphasis_of_words_that_are_not_aligned_is_put_around_an_aligned_word(text: str, six: tuple[int, int]) -> None:
+    spans = [AlignedSpan((0, 3), (0, 2)), AlignedSpan(six, (6, 8))]
+    data, report = translate_document(
+        parse(Path("a.md"), text.encode()), lambda _: [AlignedTranslation("ab cd ef", spans)]
+    )
+    assert (data, report.untranslated) == (b"ab cd **ef**", [])
