@@ -100,7 +100,7 @@ SEARCH_OPTIONS: dict[str, Any] = {
 SHARD_OPTIONS: dict[str, Any] = {
     "on": Annotated[
         str | None,
-        typer.Option("--on", metavar="ray[://HOST:PORT]", help="folders of shards: run on a Ray cluster"),
+        typer.Option("--on", metavar="ray", help="folders of shards: run on a Ray cluster"),
     ],
     "workers": Annotated[
         int | None,

@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -10,8 +9,6 @@ import torch
 
 from regard.errors import UserError, import_optional
 from regard.pipelines.executors import Done, Executor, Item, Result, Work, timed
-
-ADDRESS = re.compile(r"ray(://[^/]+:\d+)?")
 
 
 class RayExecutor(Executor):
@@ -21,8 +18,7 @@ class RayExecutor(Executor):
     whose node was lost.
 
     Args:
-        address: "ray" for the cluster of this machine, or a new one on this machine; or "ray://host:port" of the Ray
-            Client server of another cluster.
+        address: "ray" for the cluster of this machine, or a new one on this machine.
         workers: Number of actors; by default as many as the cluster has room for.
         threads: CPU cores of each actor.
         use_gpus: Whether each actor has a GPU.
@@ -31,15 +27,18 @@ class RayExecutor(Executor):
     def __init__(
         self, address: str = "ray", workers: int | None = None, threads: int | None = None, use_gpus: bool | None = None
     ) -> None:
-        if ADDRESS.fullmatch(address) is None:
-            raise UserError(f"--on {address}: write ray, or ray://HOST:PORT for a cluster with this address")
+        if address.startswith("ray://"):
+            raise UserError(
+                f"--on {address}: Ray Data does not support Ray Client; run the command on a node of the cluster with "
+                f"--on ray, for example with ray job submit"
+            )
+        if address != "ray":
+            raise UserError(f"--on {address}: write ray, for the cluster of this machine")
         self.ray = import_optional("ray", "ray", "--on ray")
         import_optional("ray.data", "ray", "--on ray")
         if not self.ray.is_initialized():
             try:
-                self.ray.init(
-                    None if address == "ray" else address, logging_level=logging.ERROR, **_local_options(address)
-                )
+                self.ray.init(logging_level=logging.ERROR, include_dashboard=False)
             except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
                 raise UserError(f"--on {address}: no Ray cluster answers ({str(error).splitlines()[0]})") from None
         resources = self.ray.cluster_resources()
@@ -89,7 +88,3 @@ class _Actor:
         except UserError as error:
             done = error
         return {"done": pickle.dumps(done)}
-
-
-def _local_options(address: str) -> dict[str, Any]:
-    return {"include_dashboard": False} if address == "ray" else {}

@@ -98,7 +98,7 @@ def test_cleaned_shards_equal_a_cleaned_file(command: Command, crawl: Path, tmp_
         ("translate RUN --input crawl --output crawl", "crawl is the folder of the input; choose another one"),
         ("translate RUN --input crawl --output out --key text", 'crawl/0.jsonl, line 1: the key "text" is missing'),
         ("translate RUN I --on ray", "--on ray: is for folders of .jsonl or .parquet shards"),
-        ("translate RUN --input crawl --output out --on dask", "--on dask: write ray, or ray://HOST:PORT"),
+        ("translate RUN --input crawl --output out --on dask", "--on dask: write ray, for the cluster of this machine"),
         ("distill RUN --src crawl --out out --resume", "--resume: has no effect with a folder of shards"),
         ("evaluate RUN --score --src crawl/0.jsonl --out out", "--score needs --src, a folder of .jsonl or .parquet"),
         ("evaluate RUN --src crawl --reverse-model RUN", "--reverse-model: has no effect with a test set"),
