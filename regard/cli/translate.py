@@ -311,6 +311,8 @@ def _translate_lines(
     reject: float | None,
 ) -> None:
     """Write the record of every text, and print warnings."""
+    from regard.data.text.languages import warn_of_other_language
+
     files.check()
     finished = files.count_finished(lambda output: count_records(output, form, settings.n_best))
     lines, total = files.read()
@@ -320,10 +322,7 @@ def _translate_lines(
         from regard.pipelines.translation_memory import MemoryFile
 
         new_memory = MemoryFile(files.output_memory, translator.languages)
-    if not files.texts:  # the user sees the texts that are given as arguments
-        from regard.data.text.languages import warn_of_other_language
-
-        lines = warn_of_other_language(lines, translator.languages[0], "line")
+    lines = warn_of_other_language(lines, translator.languages[0], "text" if files.texts else "line")
     counts = TranslationCounts()
     review = None if reject is None else _open_review(translator, files.output, reject, finished)
     with (

@@ -131,6 +131,7 @@ def test_texts_in_another_language_are_reported_before_they_are_translated(
     result = command("translate", trained_run, "--input", source, "--output", output, "--format", "txt")
     assert result.err.startswith(warning.format("text"))
     assert command("translate", trained_run, "--input", source).err == warning.format("line")
+    assert command("translate", trained_run, "I love apples", "我喜欢苹果").err == warning.format("text")
 
 
 def test_the_direction_is_checked_and_the_script_is_converted(trained_run: Path, command: Command) -> None:
