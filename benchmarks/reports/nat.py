@@ -155,7 +155,7 @@ def _training_data(result: Result) -> str:
 
 def _judge_quality(result: Result) -> str:
     scores = {row["name"]: row["score"]["value"] for row in result["results"]}
-    best = max(score for name, score in scores.items() if name.startswith("teacher"))
+    best = max(score for name, score in scores.items() if name.startswith("teacher") and not name.endswith(INT8))
     share = {name: round(100 * score / best) for name, score in scores.items()}
     own = [f"{share[name]} % ({_holds(share[name] >= claimed)})" for name, claimed in CLAIMED.items()]
     reranked = [f"mask-predict, {count} iterations, 5 lengths, reranked" for count in (10, 4)]
