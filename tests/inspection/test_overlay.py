@@ -109,3 +109,10 @@ def test_patches_outside_the_image_are_rejected_for_windows() -> None:
     for patch in ((4, 0), (0, 4)):
         with pytest.raises(UserError, match="patch"):
             window_attention(model, records, (8, 8), patch)
+
+
+def test_weights_are_drawn_relative_to_the_largest() -> None:
+    image, weights = np.zeros((8, 8, 3), np.uint8), np.array([[0.0, 0.02], [0.01, 0.04]])
+    drawn = np.asarray(overlay(image, weights, opacity=1))
+    assert np.array_equal(drawn, np.asarray(overlay(image, weights * 25, opacity=1)))
+    assert not np.array_equal(drawn, np.asarray(overlay(image, weights, opacity=1, largest=1.0)))

@@ -15,6 +15,7 @@ from regard.data.documents.document import Document, TextFile
 from regard.data.documents.formats import FORMATS, find_format, parse_document
 from regard.data.documents.marked_text import AlignedSpan
 from regard.data.documents.placeholders import keeps
+from regard.data.documents.po import quote
 from regard.data.documents.segment_translation import TOO_MARKED, AlignedTranslation, Requests, align_by_length
 from regard.errors import UserError
 from regard.pipelines.translate_document import translate_document, translate_with
@@ -430,3 +431,9 @@ def test_emphasis_of_words_that_are_not_aligned_is_put_around_an_aligned_word(te
         parse(Path("a.md"), text.encode()), lambda _: [AlignedTranslation("ab cd ef", spans)]
     )
     assert (data, report.untranslated) == (b"ab cd **ef**", [])
+
+
+def test_strings_of_a_catalog_have_a_line_for_each_line_of_the_text() -> None:
+    assert quote("a") == '"a"'
+    assert quote("a\n") == r'"a\n"'
+    assert quote("a\nb", "\r\n") == '""\r\n"a\\n"\r\n"b"'
