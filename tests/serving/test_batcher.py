@@ -5,6 +5,7 @@ import errno
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from regard.serving.batcher import Batcher
 from regard.serving.config import Limits
 from regard.serving.errors import ApiError
 from regard.serving.fair_queue import MAX_REMOVED, FairQueue
-from regard.serving.messages import LONG_TOKENS, BatchFailedError, Job
+from regard.serving.messages import LONG_TOKENS, BatchFailedError, Job, LoadRequest
+from regard.serving.served_models import ServedModels
 from regard.serving.telemetry import Metrics
 from regard.serving.worker import WorkerDiedError
 from tests.asynchronous import VirtualClock, run_in_thread
@@ -623,3 +625,26 @@ def test_removed_jobs_do_not_accumulate() -> None:
         return sum(map(len, queue._heaps.values()))
 
     assert run_in_thread(main()) <= MAX_REMOVED + 501 + 2
+
+
+def test_model_that_cannot_be_reloaded_does_not_prevent_others(tokenizer: Tokenizer) -> None:
+    started: list[str] = []
+
+    async def start_worker(request: LoadRequest) -> FakeWorker:
+        started.append(request.name)
+        if started.count(request.name) > 1 and request.name == "first":
+            raise UserError("the folder is being replaced")
+        return FakeWorker(tokenizer)
+
+    async def test() -> list[bool]:
+        requests = [LoadRequest(name, Path(name)) for name in ("first", "second")]
+        models = ServedModels(requests, Limits(), Metrics(), start_worker)
+        await models.start()
+        before = [model.batcher._slots[0].worker for model in models.all]
+        await models.reload()
+        after = [model.batcher._slots[0].worker for model in models.all]
+        await models.stop()
+        return [one is other for one, other in zip(before, after, strict=True)]
+
+    assert run_in_thread(test()) == [True, False]
+    assert started == ["first", "second"] * 2
