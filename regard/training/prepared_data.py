@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeVar
 
 from regard.data.array_store import DamagedStoreError
@@ -114,25 +115,26 @@ def open_or_recreate(folder: Path, read: Callable[[Path], T], write: Callable[[P
     return read(folder)
 
 
-_locked_folders: set[int] = set()
-"""File descriptors of the folders that this process has locked."""
+_locked_folders: dict[int, int] = {}
+"""File descriptors of the folders that this process locks, with the thread of each."""
 
 
 @contextmanager
 def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
     """Lock a folder against other processes; if one holds the lock, call `on_locked`, then wait.
 
-    A lock that this process holds already, such as that of a run with a store in its folder, is not taken again.
+    A lock that this thread holds already, such as that of a run with a store in its folder, is not taken again.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UserError(f"{folder}: cannot be opened ({error.strerror}); restore it or start a new run") from None
-    if any(os.path.samestat(os.fstat(held), os.fstat(descriptor)) for held in _locked_folders):
+    held = [locked for locked, thread in _locked_folders.copy().items() if thread == get_ident()]
+    if any(os.path.samestat(os.fstat(locked), os.fstat(descriptor)) for locked in held):
         os.close(descriptor)
         yield
         return
-    _locked_folders.add(descriptor)
+    _locked_folders[descriptor] = get_ident()
     try:
         with suppress(OSError):  # some file systems do not support locks; training works without
             try:
@@ -142,7 +144,7 @@ def lock_folder(folder: Path, on_locked: Callable[[], None]) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        _locked_folders.discard(descriptor)
+        del _locked_folders[descriptor]
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was just forked may not have closed its copy yet
         os.close(descriptor)

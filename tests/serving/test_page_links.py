@@ -148,7 +148,7 @@ def test_link_shows_the_same_view_in_another_browser(page: Page, browser: Any, s
 
 def test_back_and_forward_step_through_views(page: Page) -> None:
     page.open("arithmetic")
-    page.page.get_by_label("Head").select_option("1")
+    page.page.get_by_role("combobox", name="Head").select_option("1")
     page.wait_until(lambda: "head=1" in page.page.url)
     page.enter("You buy tea", "arithmetic")
     page.open("positions")
@@ -158,9 +158,9 @@ def test_back_and_forward_step_through_views(page: Page) -> None:
     page.page.go_back()
     page.wait_until(lambda: page.page.locator("#text").input_value() == "I love apples")
     page.wait_until_ready("arithmetic")
-    page.wait_until(lambda: page.page.get_by_label("Head").input_value() == "1")
+    page.wait_until(lambda: page.page.get_by_role("combobox", name="Head").input_value() == "1")
     page.page.go_back()
-    page.wait_until(lambda: page.page.get_by_label("Head").input_value() == "0")
+    page.wait_until(lambda: page.page.get_by_role("combobox", name="Head").input_value() == "0")
     page.page.go_back()
     page.wait_until_ready("translate")
     for _ in range(4):

@@ -136,7 +136,9 @@ def test_malformed_files_are_rejected(tmp_path: Path, content: bytes, message: s
 
 @pytest.mark.parametrize("value", ["terms.tsv", 3, ["ab"], [["a", "b", "c"]], {"a": 1}, [["a", None]]])
 def test_values_of_json_are_checked(value: object) -> None:
-    with pytest.raises(UserError, match=r"glossary: .*(expected terms|needs a source term|must be strings)"):
+    with pytest.raises(
+        UserError, match=r"glossary: .*(expected terms|must be a pair|needs a source term|must be strings)"
+    ):
         Glossary.parse(value)
 
 

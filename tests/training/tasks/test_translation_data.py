@@ -765,16 +765,19 @@ def test_both_directions_contain_every_pair_twice_and_no_held_out_pair(toy: Path
         )
         for given in (False, True)
     )
-    assert one.valid == both.valid
-    assert both.train.sizes == (len(one.train), len(one.train))
+    assert one.valid_pairs == both.valid_pairs
+    assert both.train_tokens.sizes == (len(one.train_tokens), len(one.train_tokens))
     target = one.translator.vocabularies.target
-    forward = list(zip(rows_of(one.train.source), rows_of(one.train.target), strict=True))
+    forward = list(zip(rows_of(one.train_tokens.source), rows_of(one.train_tokens.target), strict=True))
     backward = [(t[1:], [target.BOS, *s]) for s, t in forward]
-    assert list(zip(rows_of(both.train.source), rows_of(both.train.target), strict=True)) == forward + backward
+    assert (
+        list(zip(rows_of(both.train_tokens.source), rows_of(both.train_tokens.target), strict=True))
+        == forward + backward
+    )
     assert one.translator.vocabularies.fingerprint() == both.translator.vocabularies.fingerprint()
     (counts,) = count_rows(both, 1)
     assert set(counts.values()) == {1}
-    assert len(counts) == 2 * len(one.train)
+    assert len(counts) == 2 * len(one.train_tokens)
 
 
 def test_both_directions_keep_weights_alignments_and_skipped_pairs(tmp_path: Path) -> None:
