@@ -301,7 +301,7 @@ class Trainer:
         self.count.fill_(batch.count)
         if self.graph is None:
             return self._run_step([prepared])
-        loss = self.graph.replay([prepared])
+        loss = self.graph.try_replay([prepared])
         if loss is not None:
             return loss.clone()  # the next step overwrites it
         with self.graph.eager():

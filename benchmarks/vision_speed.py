@@ -63,7 +63,7 @@ class System:
     def step(self, batch: Batch) -> Tensor:
         if self.graph is None:
             return self._run_step([batch])
-        loss = self.graph.replay([batch])
+        loss = self.graph.try_replay([batch])
         if loss is not None:
             return loss
         with self.graph.eager():

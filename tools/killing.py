@@ -97,7 +97,7 @@ def kill_in_step(number: int, report: int) -> None:
 
 def kill_in_replay(number: int, later: float, report: int) -> None:
     """Kill this process after it has started its n-th replay of a captured step, or some seconds later."""
-    replay = StepGraph.replay
+    replay = StepGraph.try_replay
     replays = 0
 
     def count(self: Any, *arguments: Any) -> Any:
@@ -109,7 +109,7 @@ def kill_in_replay(number: int, later: float, report: int) -> None:
             threading.Timer(later, die).start() if later else die()
         return result
 
-    StepGraph.replay = count  # type: ignore[method-assign]
+    StepGraph.try_replay = count  # type: ignore[method-assign]
 
 
 def dying_worker(worker: int, batch: int, at: str, report: int | None = None) -> Callable[..., None]:

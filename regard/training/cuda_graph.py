@@ -25,8 +25,9 @@ WARMUP_STEPS = 3
 class StepGraph(Generic[BatchT, ResultT]):
     """Runs a step repeatedly, from a CUDA graph once one has been captured for batches of the same shape.
 
-    On a device without CUDA, the step runs eagerly on the same static tensors. The tensors that the parts return
-    must not be written elsewhere.
+    On a device without CUDA, the step runs eagerly on the same static tensors; in training, this needs an explicit
+    `training.cuda_graph=true` or `training.compile=true`. The tensors that the parts return must not be written
+    elsewhere.
 
     Args:
         parts: The functions whose calls are a step, each captured in a graph of its own. The first one takes the
@@ -55,7 +56,7 @@ class StepGraph(Generic[BatchT, ResultT]):
         self.enabled = True
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def replay(self, batches: Sequence[BatchT], operations_key: Hashable = None) -> ResultT | None:
+    def try_replay(self, batches: Sequence[BatchT], operations_key: Hashable = None) -> ResultT | None:
         """Return the result of the step, in tensors that the next step overwrites; None if it must run eagerly.
 
         Args:

@@ -293,7 +293,7 @@ class TrainingLoop(Generic[BatchT]):
             return None
         self.strategy.set_divisor(units)
         try:
-            return self.step_graph.replay(batches, operations_key)
+            return self.step_graph.try_replay(batches, operations_key)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

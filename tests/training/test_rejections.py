@@ -78,7 +78,7 @@ def test_memory_of_optimizer_and_average_is_reserved(error: str | None, monkeypa
 
 
 def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
-    graph = SimpleNamespace(replay=replay, disable=lambda: reported.append("disabled"))
+    graph = SimpleNamespace(try_replay=replay, disable=lambda: reported.append("disabled"))
     strategy = SimpleNamespace(fits=lambda batch: batch != "large", set_divisor=lambda units: None)
     model = SimpleNamespace(zero_grad=lambda set_to_none: reported.append("zeroed"))
     loop = SimpleNamespace(
