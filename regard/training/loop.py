@@ -128,16 +128,16 @@ class TrainingLoop(Generic[BatchT]):
                 norm = self.take_step(batches)
                 log_due = self._log_due()
                 if log_due or any(map(self._due, (self.optim.max_skips, training.validate_every))):
-                    self.reporter.skipped_steps(self.optim.max_skips)
+                    self.reporter.report_skipped_steps(self.optim.max_skips)
                 if log_due:
-                    self.reporter.metrics(self._learning_rate(state.step), norm)
+                    self.reporter.report_metrics(self._learning_rate(state.step), norm)
                     self.saver.check()
                 if self._due(training.validate_every):
                     self.validate()
                 self._save_if_due(interruptions)
             self.saver.wait()
             interruptions.deferred = False
-            self.reporter.phases()
+            self.reporter.report_phases()
         stopped_early = state.step < training.steps
         if stopped_early:
             self.progress.print(f"stopped at step {state.step}: {state.stale} validations without improvement")
@@ -195,7 +195,7 @@ class TrainingLoop(Generic[BatchT]):
             example = tried.dropped[0]
             raise UserError(f"{task.describe(example)} does not fit into memory; try {task.advise(example)}")
         if tried.failed:
-            self.reporter.split_batches(tried, "the largest batch does not fit into memory", self.state.step)
+            self.reporter.report_split_batches(tried, "the largest batch does not fit into memory", self.state.step)
 
     def _reserve_memory(self) -> list[Tensor]:
         """Allocate as much memory as the optimizer and the averaged weights will take, if they do not exist yet."""
@@ -274,9 +274,9 @@ class TrainingLoop(Generic[BatchT]):
         state.split_batches += accumulated.split
         state.dropped_examples += len(accumulated.dropped)
         if accumulated.failed:
-            self.reporter.split_batches(accumulated, "out of memory", step)
+            self.reporter.report_split_batches(accumulated, "out of memory", step)
         for batch in accumulated.dropped:
-            self.reporter.event(
+            self.reporter.report_event(
                 step, f"{self.task.describe(batch)} does not fit into memory even alone and was dropped"
             )
         return result, accumulated.units
@@ -299,7 +299,7 @@ class TrainingLoop(Generic[BatchT]):
                 raise
             self.task.model.zero_grad(set_to_none=True)
             self.step_graph.disable()
-            self.reporter.failed_capture(batches[0], step)
+            self.reporter.report_failed_capture(batches[0], step)
             return None
 
     # The functions that `StepGraph` captures; on a device without CUDA it calls them in each step. All numbers that
@@ -384,7 +384,7 @@ class TrainingLoop(Generic[BatchT]):
     def _validate(self, model: nn.Module) -> Validation:
         with autocast(self.state.device, self.training.precision):
             validation = self.task.validate(model)
-        self.reporter.validation(validation)
+        self.reporter.report_validation(validation)
         return validation
 
 

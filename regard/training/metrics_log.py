@@ -109,7 +109,7 @@ class Reporter(Generic[BatchT]):
         """Open the log after the current step."""
         return self._log.open(self.state.step)
 
-    def metrics(self, learning_rate: float, gradient_norm: Tensor) -> None:
+    def report_metrics(self, learning_rate: float, gradient_norm: Tensor) -> None:
         """Report the metrics of the steps since the last such report."""
         state = self.state
         report = state.meter.read() | {"lr": learning_rate, "gradient_norm": float(gradient_norm)}
@@ -122,7 +122,7 @@ class Reporter(Generic[BatchT]):
         self.progress.step(state.step, report)
         self._write(report | {name: count for name, count in counts.items() if count})
 
-    def validation(self, validation: Validation) -> None:
+    def report_validation(self, validation: Validation) -> None:
         """Report scores and samples; only the main process validates, and calls this method."""
         scores, samples = validation.scores, validation.samples
         self.progress.validated(self.state.step, scores, samples)
@@ -131,7 +131,7 @@ class Reporter(Generic[BatchT]):
             entry["samples"] = [asdict(sample) for sample in samples]
         self._write_on_main(entry)
 
-    def phases(self) -> None:
+    def report_phases(self) -> None:
         """Report the seconds of each phase of the run."""
         phases = {name: round(seconds, 1) for name, seconds in self.state.phases.read().items()}
         self.progress.print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items()))
@@ -139,12 +139,12 @@ class Reporter(Generic[BatchT]):
 
     # Unusual events
 
-    def event(self, step: int, text: str) -> None:
+    def report_event(self, step: int, text: str) -> None:
         """Report an unusual event."""
         self.progress.print(f"step {step}: {text}")
         self._write({"step": step, "event": text})
 
-    def skipped_steps(self, max_skips: int) -> None:
+    def report_skipped_steps(self, max_skips: int) -> None:
         """Report recently skipped steps.
 
         Raises:
@@ -154,7 +154,7 @@ class Reporter(Generic[BatchT]):
         if skipped is None:
             return
         several = f"{skipped.number} steps, the last of them " if skipped.number > 1 else ""
-        self.event(self.state.step, f"skipped {several}step {skipped.last}: {skipped.reason}")
+        self.report_event(self.state.step, f"skipped {several}step {skipped.last}: {skipped.reason}")
         with self.processes.sync_errors():
             if skipped.consecutive >= max_skips:
                 raise UserError(
@@ -162,18 +162,18 @@ class Reporter(Generic[BatchT]):
                     f"{skipped.reason}; {skipped.advice}, and start again"
                 )
 
-    def split_batches(self, accumulated: Accumulated[BatchT], problem: str, step: int) -> None:
+    def report_split_batches(self, accumulated: Accumulated[BatchT], problem: str, step: int) -> None:
         """Report batches that were split because they do not fit into memory."""
         first, smallest = accumulated.failed[0], accumulated.failed[-1]
-        self.event(
+        self.report_event(
             step,
             f"{problem} ({self.task.describe(first)}): batches of that size are split into microbatches, with the same "
             f"result; {self.task.advise(smallest)} would avoid it",
         )
 
-    def failed_capture(self, batch: BatchT, step: int) -> None:
+    def report_failed_capture(self, batch: BatchT, step: int) -> None:
         """Report that the capture of a step with this batch ran out of memory."""
-        self.event(
+        self.report_event(
             step,
             "out of memory while the step was captured in a CUDA graph, which has memory of its own: steps run eagerly "
             f"from now on, with the same result; {self.task.advise(batch)} would avoid it",

@@ -85,7 +85,7 @@ def replayed(replay: Any, reported: list[Any], **others: Any) -> Any:
         step_graph=graph,
         strategy=strategy,
         task=SimpleNamespace(count=len, model=model),
-        reporter=SimpleNamespace(failed_capture=lambda batch, step: reported.append((batch, step))),
+        reporter=SimpleNamespace(report_failed_capture=lambda batch, step: reported.append((batch, step))),
     )
     for name, value in others.items():
         setattr(loop, name, value)
