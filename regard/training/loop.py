@@ -220,9 +220,9 @@ class TrainingLoop(Generic[BatchT]):
         self._set_step(step)
         positioned = self._next_batches(batches)
         step_batches = [batch.item for batch in positioned]
-        operations_key = self.task.begin_step(step)
+        self.task.begin_step(step)
         units = self.strategy.count_units(step_batches)
-        result = self._replayed_step(step_batches, units, step, operations_key)
+        result = self._replayed_step(step_batches, units, step, self.task.operations_key())
         if result is None:
             result, units = self._eager_step(step_batches, units, step)
         state.meter.add(result.losses.total, units, result.losses.logged, result.taken)
@@ -284,7 +284,7 @@ class TrainingLoop(Generic[BatchT]):
     def _replayed_step(
         self, batches: list[BatchT], units: int, step: int, operations_key: Hashable
     ) -> StepResult | None:
-        """Take a step by replaying a CUDA graph of the same operations, see `Task.begin_step`.
+        """Take a step by replaying a CUDA graph of the same operations, see `Task.operations_key`.
 
         Returns:
             The result; None if the step must run eagerly.

@@ -202,12 +202,13 @@ class Task(ABC, Generic[BatchT]):
     def advise(self, batch: BatchT) -> str:
         """Return a setting that avoids batches as large as this one, which does not fit into memory."""
 
-    def begin_step(self, step: int) -> Hashable:
-        """Prepare for a step, before its losses are computed.
+    def begin_step(self, step: int) -> None:
+        """Prepare for a step, before its losses are computed; by default there is nothing to prepare."""
 
-        Returns:
-            What determines the operations of the loss besides the shapes of the batch, such as whether a phase of
-            the training has begun; a CUDA graph is captured for each value.
+    def operations_key(self) -> Hashable:
+        """Return what determines the operations of the loss in the current step, besides the shapes of the batch.
+
+        An example is whether a phase of the training has begun. A CUDA graph is captured for each value.
         """
         return None
 

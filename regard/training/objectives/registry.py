@@ -17,12 +17,11 @@ OBJECTIVES: "Registry[type[ObjectiveSettings]]" = Registry("objective", name_of_
 class Objective(ABC):
     """Base class of training losses; its settings, `ObjectiveSettings`, build it."""
 
-    def begin_step(self, step: int) -> Hashable:
-        """Prepare for the losses of a step; see `Task.begin_step`.
+    def begin_step(self, step: int) -> None:  # noqa: B027
+        """Prepare for the losses of a step; see `Task.begin_step`."""
 
-        Returns:
-            What determines the operations of the loss besides the batch.
-        """
+    def operations_key(self) -> Hashable:
+        """Return what determines the operations of the loss in the current step; see `Task.operations_key`."""
         return None
 
     @abstractmethod

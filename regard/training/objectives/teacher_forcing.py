@@ -71,10 +71,12 @@ class TeacherForcing(Objective):
         self.sampling, self.guide = settings.scheduled_sampling, settings.guided_attention
         self.sampling_active = self.guide_active = False
 
-    def begin_step(self, step: int) -> Hashable:
+    def begin_step(self, step: int) -> None:
         """Determine which additions apply to the losses of a step; see `Task.begin_step`."""
         self.sampling_active = self.sampling is not None and self.sampling.applies(step)
         self.guide_active = self.guide is not None and self.guide.applies(step)
+
+    def operations_key(self) -> Hashable:
         return self.sampling_active, self.guide_active
 
     def loss(self, model: Transformer, batch: TextBatch, step: Step) -> LossSum:

@@ -136,8 +136,11 @@ class ClassificationTask(Task[ImageBatch]):
             return f"data.size={self.preprocessing.size // 2}, or a smaller model"
         return f"batch.images={len(batch) // 2}"
 
-    def begin_step(self, step: int) -> Hashable:
-        return self.objective.begin_step(step)
+    def begin_step(self, step: int) -> None:
+        self.objective.begin_step(step)
+
+    def operations_key(self) -> Hashable:
+        return self.objective.operations_key()
 
     def loss(self, batch: ImageBatch, step: Step) -> LossSum:
         return self.objective.loss(self.model, batch, step)

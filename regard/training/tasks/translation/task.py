@@ -230,8 +230,11 @@ class TranslationTask(Task[TextBatch]):
             return f"data.max_length={batch.longest // 2}, or a smaller model"
         return f"batch.tokens={batch.padded_tokens // 2}"
 
-    def begin_step(self, step: int) -> Hashable:
-        return self.objective.begin_step(step)
+    def begin_step(self, step: int) -> None:
+        self.objective.begin_step(step)
+
+    def operations_key(self) -> Hashable:
+        return self.objective.operations_key()
 
     def loss(self, batch: TextBatch, step: Step) -> LossSum:
         return self.objective.loss(self.model, batch, step)
