@@ -237,13 +237,13 @@ class TrainingLoop(Generic[BatchT]):
         except UserError as error:
             failure = str(error)
         if self.processes.max(bool(failure)):
-            saved = "this was before the first step, so start again"
+            advice = "this was before the first step, so start again"
             if self.state.step:
                 self.saver.save_checkpoint(wait=True)
-                saved = f"saved at step {self.state.step}; the same command resumes from there"
-            with self.processes.sync_errors():
+                advice = f"saved at step {self.state.step}; the same command resumes from there"
+            with self.processes.sync_errors():  # an error of one process is raised in all of them
                 if failure:
-                    raise UserError(f"{failure}; {saved}")
+                    raise UserError(f"{failure}; {advice}")
         return items
 
     def _set_step(self, step: int) -> None:

@@ -191,6 +191,8 @@ class TranslationTask(Task[TextBatch]):
 
     def batches(self, position: DataPosition, shard: DataShard) -> Generator[Positioned[TextBatch], None, None]:
         plans = shard.select(self._plan_from(position))
+        # Worker processes collate rows of the corpus to batches on the CPU; without workers, the thread below does.
+        # The thread copies batches to the device, up to PREFETCHED of them before the loop asks for them.
         collate_plan = partial(_collate_plan, self.train_tokens, partial(self.collate, shape=self.shape))
         with map_in_workers(collate_plan, plans, self.recipe.training.workers) as collated:
             loaded = (Positioned(batch.item.to(self.device), batch.after) for batch in collated)
