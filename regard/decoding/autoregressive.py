@@ -221,7 +221,8 @@ class TransformerStepper:
             dtype = torch.promote_types(encoder_output.dtype, torch.float32)  # sums of small weights
             attention = encoder_output.new_zeros(len(tokens) * beam_width, layout.size, dtype=dtype)
             return TransformerState(decoder, attention)
-        decoder = self.model.start(encoder_output, padding, beam_width, fuse_cpu_blocks(list(self.model.decoder)))
+        blocks = fuse_cpu_blocks(list(self.model.decoder)) if self.device.type == "cpu" else None
+        decoder = self.model.start(encoder_output, padding, beam_width, blocks)
         is_single = len(sources) * beam_width == 1
         return TransformerState(decoder, single_step=SingleStep.of(self.model, decoder) if is_single else None)
 
