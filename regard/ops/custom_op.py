@@ -24,8 +24,8 @@ class AttentionOp:
         outputs: Number of tensors that the forward pass returns: the context, and what the backward pass needs.
         forward: Computes the outputs from the inputs and the other arguments.
         backward: Computes gradients from that of the context, the inputs, the outputs and the other arguments.
-        fake_forward: Allocates the outputs for the same arguments.
-        fake_backward: Allocates the gradients for the same arguments.
+        allocate_outputs: Allocates the outputs for the same arguments; torch.compile calls it alone, for their shapes.
+        allocate_gradients: Allocates the gradients for the same arguments, likewise.
         split: Returns the gradients of the inputs as views of what `backward` returns.
         inputs: Names of the differentiable inputs.
     """
@@ -38,8 +38,8 @@ class AttentionOp:
         outputs: int,
         forward: Callable[..., tuple[Tensor, ...]],
         backward: Callable[..., list[Tensor]],
-        fake_forward: Callable[..., tuple[Tensor, ...]],
-        fake_backward: Callable[..., list[Tensor]],
+        allocate_outputs: Callable[..., tuple[Tensor, ...]],
+        allocate_gradients: Callable[..., list[Tensor]],
         split: Callable[[list[Tensor]], Sequence[Tensor]],
         inputs: Sequence[str] = ("q", "k", "v"),
     ) -> None:
@@ -57,8 +57,8 @@ class AttentionOp:
             mutates_args=(),
             schema=f"(Tensor grad, {input_schema}, {output_schema}, {schema}) -> Tensor[]",
         )
-        self._op.register_fake(fake_forward)
-        self._backward_op.register_fake(fake_backward)
+        self._op.register_fake(allocate_outputs)
+        self._backward_op.register_fake(allocate_gradients)
         self._op.register_autograd(self._compiled_backward, setup_context=self._save)
 
     def __call__(self, *arguments: Any) -> Tensor:

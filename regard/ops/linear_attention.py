@@ -105,7 +105,7 @@ def _forward(
 
     launch = _Launch.of(q, k, lengths, causal, elu, scale)
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
-    context, total, states = _fake_forward(q, k)
+    context, total, states = _allocate_outputs(q, k)
     kernels.sum_keys[launch.rows, launch.keys.n](
         k, v, states, lengths, k_t, v_t, launch.S, launch.H, launch.k_factor, *launch.keys,
         PADDED=lengths is not None, **launch.options,
@@ -118,7 +118,7 @@ def _forward(
     return context, total, states
 
 
-def _fake_forward(q: Tensor, k: Tensor, *others: object) -> tuple[Tensor, ...]:
+def _allocate_outputs(q: Tensor, k: Tensor, *others: object) -> tuple[Tensor, ...]:
     B, H, T, D = q.shape
     n = _Splits.of(B * H, k.shape[-2]).n
     context = q.new_empty(B, T, H, D).transpose(1, 2)
@@ -144,7 +144,7 @@ def _backward(
     launch = _Launch.of(q, k, lengths, causal, elu, scale)
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
     context, grad = contiguous_token_major(context), contiguous_token_major(grad)
-    dq, dk, dv = _fake_backward(grad, q, k, v)
+    dq, dk, dv = _allocate_gradients(grad, q, k, v)
     kernels.linear_backward_queries[launch.rows, launch.queries.n](
         q, k, v, context, grad, total, states, lengths, dq, q_t, k_t, v_t,
         *launch.numbers, launch.keys.n, launch.queries.size, **launch.mask_options, **launch.options,
@@ -162,7 +162,7 @@ def _backward(
     return [dq, dk, dv]
 
 
-def _fake_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
+def _allocate_gradients(grad: Tensor, *inputs: Any) -> list[Tensor]:
     return [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in inputs[:3]]
 
 
@@ -172,7 +172,7 @@ _attend = AttentionOp(
     outputs=3,
     forward=_forward,
     backward=_backward,
-    fake_forward=_fake_forward,
-    fake_backward=_fake_backward,
+    allocate_outputs=_allocate_outputs,
+    allocate_gradients=_allocate_gradients,
     split=lambda grads: grads,
 )

@@ -159,7 +159,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, 
 
     a = _Arguments(*arguments)
     (q, q_t), (k, k_t), (v, v_t) = token_major(q), token_major(k), token_major(v)
-    context, lse = _fake_forward(q)
+    context, lse = _allocate_outputs(q)
     tiles = _plan(q).forward
     kernels.varlen_forward[_grid(q, tiles.queries)](
         q, k, v, context, lse, a.first_key, a.end_key, a.query_order, a.key_order, a.seed,
@@ -169,7 +169,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, 
     return context, lse
 
 
-def _fake_forward(q: Tensor, *others: object) -> tuple[Tensor, ...]:
+def _allocate_outputs(q: Tensor, *others: object) -> tuple[Tensor, ...]:
     B, H, T, D = q.shape
     return q.new_empty(B, T, H, D).transpose(1, 2), q.new_empty(B, H, T, dtype=torch.float32)
 
@@ -221,31 +221,32 @@ def _make_op(name: str, inputs: tuple[str, ...]) -> AttentionOp:
     n = len(inputs)
     separate = n == 3
 
-    def qkv(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def as_qkv(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(tensors) if separate else split_projections(tensors)
 
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return _forward(*qkv(arguments[:n]), *arguments[n:])
+        return _forward(*as_qkv(arguments[:n]), *arguments[n:])
 
     def backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
-        grads = fake_backward(grad, *arguments)  # allocated here, filled by the kernels
-        return _compute_gradients(grads, grad, *qkv(arguments[:n]), *arguments[n:])
+        grads = allocate_gradients(grad, *arguments)  # allocated here, filled by the kernels
+        return _compute_gradients(grads, grad, *as_qkv(arguments[:n]), *arguments[n:])
 
-    def fake_backward(grad: Tensor, *arguments: Any) -> list[Tensor]:
+    def allocate_gradients(grad: Tensor, *arguments: Any) -> list[Tensor]:
         if not separate:
             return [projection.new_empty(projection.shape) for projection in arguments[:n]]
         (B, H, T, D), S = arguments[0].shape, arguments[1].shape[-2]
+        # If T == S, a joint gradient of q, k and v, (B, T, 3, H, D); otherwise one of q, and one of k and v.
         shapes = [(B, T, 3, H, D)] if T == S else [(B, T, 1, H, D), (B, S, 2, H, D)]
         return [grad.new_empty(shape) for shape in shapes]
 
     return AttentionOp(
         name,
         SCHEMA,
-        outputs=2,
+        outputs=2,  # the context, and the log-sum-exp of the scores of each query
         forward=forward,
         backward=backward,
-        fake_forward=lambda *arguments: _fake_forward(*qkv(arguments[:n])),
-        fake_backward=fake_backward,
+        allocate_outputs=lambda *arguments: _allocate_outputs(*as_qkv(arguments[:n])),
+        allocate_gradients=allocate_gradients,
         split=split_projections if separate else list,
         inputs=inputs,
     )
