@@ -1,4 +1,4 @@
-"""`regard average`."""
+"""`regard average`: averages the weights of models or checkpoints."""
 
 from pathlib import Path
 from typing import Annotated

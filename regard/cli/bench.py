@@ -1,4 +1,4 @@
-"""`regard bench`."""
+"""`regard bench`: times models, also in comparison with other libraries."""
 
 from __future__ import annotations
 

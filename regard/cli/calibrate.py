@@ -1,4 +1,4 @@
-"""`regard calibrate`."""
+"""`regard calibrate`: calibrates the confidence of a translation model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`regard classify`."""
+"""`regard classify`: classifies images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`regard clean`."""
+"""`regard clean`: removes bad pairs from parallel text."""
 
 from __future__ import annotations
 

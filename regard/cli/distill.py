@@ -1,4 +1,4 @@
-"""`regard distill`."""
+"""`regard distill`: translates a corpus with a trained model, as training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`regard embed`."""
+"""`regard embed`: writes the embedding vectors of texts or images."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`regard evaluate`."""
+"""`regard evaluate`: scores models on a test set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`regard export`."""
+"""`regard export`: exports a model to the format of another program."""
 
 from pathlib import Path
 from typing import Annotated

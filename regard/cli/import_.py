@@ -1,4 +1,4 @@
-"""`regard import`."""
+"""`regard import`: converts a model of another library to a model folder."""
 
 from pathlib import Path
 from typing import Annotated

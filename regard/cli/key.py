@@ -1,4 +1,4 @@
-"""`regard key`."""
+"""`regard key`: creates an API key for `regard serve --keys`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`regard look`."""
+"""`regard look`: shows the attention of a model."""
 
 from __future__ import annotations
 

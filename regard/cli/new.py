@@ -1,4 +1,4 @@
-"""`regard new`."""
+"""`regard new`: creates a project with an attention kind of its own."""
 
 import keyword
 import re

@@ -1,4 +1,4 @@
-"""`regard plan`."""
+"""`regard plan`: computes memory, hours and cost of a training before it starts."""
 
 import json
 from pathlib import Path

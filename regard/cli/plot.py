@@ -1,4 +1,4 @@
-"""`regard plot`."""
+"""`regard plot`: plots the metrics of training runs."""
 
 from pathlib import Path
 from typing import Annotated

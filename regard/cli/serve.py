@@ -1,4 +1,4 @@
-"""`regard serve`."""
+"""`regard serve`: serves models over HTTP."""
 
 from ipaddress import ip_network
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`regard train`."""
+"""`regard train`: trains a model."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`regard translate`."""
+"""`regard translate`: translates texts, files of lines, documents and shards."""
 
 from __future__ import annotations
 
