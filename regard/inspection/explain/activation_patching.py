@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UserError
-from regard.inspection.explain.integration import rows_per_pass
+from regard.inspection.explain.integrated_gradients import rows_per_pass
 from regard.inspection.explain.lens import record_states
 from regard.inspection.explain.scoring import WordScore, evaluation_mode
 from regard.inspection.explain.target_word import TargetWord, Tokens, check_explainable, choose_alternative, choose_word

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from regard.inspection.explain.integration import MAX_POINTS, evaluate, integrate_gradients
+from regard.inspection.explain.integrated_gradients import MAX_POINTS, evaluate, integrate_gradients
 from regard.inspection.explain.scoring import Baseline, WordScore, evaluation_mode, score_word
 from regard.inspection.explain.target_word import TargetWord, Tokens
 from regard.inspection.html import render_text

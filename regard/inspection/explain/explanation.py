@@ -7,7 +7,7 @@ from regard.errors import UserError
 from regard.inspection.explain.activation_patching import PatchingMap, patch_activations
 from regard.inspection.explain.attribution import Attribution, attribute_word
 from regard.inspection.explain.heads import HeadEffect, rank_heads_of_word
-from regard.inspection.explain.integration import MAX_POINTS
+from regard.inspection.explain.integrated_gradients import MAX_POINTS
 from regard.inspection.explain.lens import LayerReadout, read_layers
 from regard.inspection.explain.target_word import Tokens, check_explainable, translate_tokens
 from regard.inspection.html import render_text

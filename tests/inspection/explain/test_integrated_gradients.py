@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.inspection.explain.integration import integrate_gradients
+from regard.inspection.explain.integrated_gradients import integrate_gradients
 
 X, ZERO = torch.tensor([[3.0], [2.0]]), torch.zeros(2, 1)
 
