@@ -31,6 +31,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"rand_augment_ops": 2, "rand_augment_magnitude": 9, "rand_augment_prob": 0.5},
 }
 ERASED_AREA, ERASED_RATIO = (0.02, 0.33), (0.3, 3.3)
+IMAGES_AT_ONCE = 256
+"""Number of images that are read at a time to measure the normalisation."""
+MIN_STD = 1e-2
+"""Lower bound of measured standard deviations, which are 0 if all pixels of a channel are equal."""
 
 
 class AugmentationSettings(Settings):
@@ -94,14 +98,14 @@ class AugmentationSettings(Settings):
 def measure_normalisation(dataset: ImageDataset, max_images: int = 5000) -> Normalisation:
     """Return the mean and standard deviation of each channel over evenly spaced images."""
     chosen = torch.linspace(0, len(dataset) - 1, min(len(dataset), max_images)).long()
-    count, total, squares = 0, torch.zeros(1), torch.zeros(1)
-    for indices in torch.split(chosen, 256):
+    pixels, total, square_total = 0, torch.zeros(1), torch.zeros(1)  # the sums broadcast to (C,)
+    for indices in torch.split(chosen, IMAGES_AT_ONCE):
         values = dataset.take(indices).double().cpu() / 255
-        count += values[:, 0].numel()
-        total, squares = total + values.sum((0, 2, 3)), squares + values.square().sum((0, 2, 3))
-    mean = total / count
-    std = (squares / count - mean.square()).clamp(min=0).sqrt()
-    mean_values, std_values = ([round(float(v), 4) for v in values] for values in (mean, std.clamp(min=1e-2)))
+        pixels += values[:, 0].numel()
+        total, square_total = total + values.sum((0, 2, 3)), square_total + values.square().sum((0, 2, 3))
+    mean = total / pixels
+    std = (square_total / pixels - mean.square()).clamp(min=0).sqrt()
+    mean_values, std_values = ([round(float(v), 4) for v in values] for values in (mean, std.clamp(min=MIN_STD)))
     return Normalisation(tuple(mean_values), tuple(std_values))
 
 
