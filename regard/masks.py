@@ -223,6 +223,7 @@ class Mask:
 
     def __and__(self, other: Mask) -> Mask:
         """Return the mask that allows what both masks allow."""
+        # By identity: masks of a batch share its layouts, and comparing tensors would synchronise with the device.
         for name in ("queries", "keys"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None and mine is not theirs:
@@ -236,7 +237,7 @@ class Mask:
             causal=self.causal or other.causal,
             window=_intersect(self.window, other.window) if self.window or other.window else None,
             allowed=allowed,
-            beam_width=max(self.beam_width, other.beam_width),
+            beam_width=max(self.beam_width, other.beam_width),  # that of the mask in which it is not the default, 1
         )
 
     def last_keys(self, S: int) -> Mask:
