@@ -95,7 +95,7 @@ def _learn_merges(
     Words are split at characters outside the alphabet before training. The trainer itself would choose randomly between
     equally frequent characters, and would merge the neighbours of a character that it omits.
     """
-    parts = (
+    repeated_parts = (  # repeated, because the trainer counts words itself
         repeat("".join(run), count)
         for word, count in word_counts.items()
         for in_alphabet, run in groupby(word, key=alphabet.__contains__)
@@ -105,7 +105,7 @@ def _learn_merges(
     trainer = trainers.BpeTrainer(
         vocab_size=number, min_frequency=MIN_COUNT, show_progress=False, initial_alphabet=[" "]
     )
-    learner.train_from_iterator(chain.from_iterable(parts), trainer)
+    learner.train_from_iterator(chain.from_iterable(repeated_parts), trainer)
     vocabulary = learner.get_vocab()
     merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
     return sorted(vocabulary, key=vocabulary.__getitem__), merges
