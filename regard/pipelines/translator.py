@@ -1,5 +1,21 @@
 """`Translator`: translates texts of one or several sentences, with a translation memory and glossaries.
 
+From a text to the matmuls of attention, each function calls the next one, in part through helpers; docs/design.md
+describes them under "From a text to its translation" and "A decoding step":
+
+    Translator.stream_items              pipelines/translator.py           windows of texts
+    Translator.hypotheses                pipelines/translator.py           texts are split, translations joined
+    SentenceTranslator.search_sentences  pipelines/sentence_translator.py  batches of sentences
+    AutoregressiveGenerator.generate     decoding/autoregressive.py        or, on a GPU, CapturedSearch.search
+    search_tokens                        decoding/autoregressive.py        beam search, greedy search or sampling
+    BeamSearch.run                       decoding/beam.py                  appends a token in every step
+    TransformerStepper.step              decoding/autoregressive.py        log-probabilities of the next tokens
+    Transformer.step                     models/transformer.py             embedding, decoder blocks and logits
+    DecoderBlock.forward                 layers.py                         or, on a CPU, FusedDecoderBlock
+    Attention.forward                    attention/multi_head.py           queries, keys and values of each head
+    KVCache.attend, Full.__call__        attention/kinds.py                keys and values of all tokens
+    attend, _matmul (or another)         attention/core.py                 baddbmm, softmax and bmm
+
 Shapes: S source tokens, W width.
 """
 

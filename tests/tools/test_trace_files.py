@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.pipelines import translator
 from regard.training.progress import Progress
 from regard.training.recipe import Recipe
 from tests.conftest import Command, build_task
@@ -76,6 +77,11 @@ def test_translating_calls_the_documented_functions(
     calls = record_calls(monkeypatch, documented_chain("translate"))
     assert command("translate", run, "I love apples").code == 0
     assert all(calls) and calls
+
+
+def test_docstring_of_the_translator_starts_with_the_documented_functions() -> None:
+    chain = documented_chain("translate")[1:]
+    assert re.findall(r"^    (\S+) +(\S+\.py) ", translator.__doc__ or "", re.M)[: len(chain)] == chain
 
 
 def test_training_calls_the_documented_functions(
