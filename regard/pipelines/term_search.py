@@ -22,11 +22,11 @@ TERM_BEAM = 16
 """Minimum beam width of a search with required terms, which shares the beam among partly placed terms."""
 
 SCORE_MARGIN = 0.25
-"""A translation with a prefix is preferred if its score is at most this much lower; see `TermSearch`."""
+"""How much lower the score of another translation that keeps as many terms may be; see `_is_better`."""
 MIN_DROP = 1.0
 """Minimum decrease of the log-probability of a word that stands for a term, if the term is deleted."""
 
-Lists = list[list[Hypothesis]]
+NBestLists = list[list[Hypothesis]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TermSearch:
     as they are. Models that were trained with annotated terms read them in the source. The sentences in which a
     hypothesis lacks a term are translated again, with a wider beam, in two ways: with the terms required anywhere, and
     the words that stood for them forbidden; and with the first translation up to those words, followed by the term, as
-    a prefix. The result that keeps more terms is returned, then the second one unless its score is clearly lower.
+    a prefix. Each result in turn replaces the best one so far if `_is_better` prefers it.
 
     Args:
         translator: Searches, and scores given translations.
@@ -108,30 +108,23 @@ class TermSearch:
         self._vocabularies = translator.vocabularies
         self._automata: dict[str, TargetAutomaton] = {}
 
-    def __call__(self, requests: Sequence[SourceRequest]) -> Lists:
-        """Return the hypotheses of every sentence; the requests have no terms as tokens yet."""
-        terms = find_terms(requests, self._translator.languages[0], self._vocabularies.target)
-        requests = self._annotate(requests, terms)
-        found = self._translator.search_sentences(requests, self._settings, self._details)
-        for i, sentence in terms.items():
-            found[i] = [sentence.report(hypothesis) for hypothesis in found[i]]
-        lacking = [i for i in sorted(terms) if not all(map(_is_complete, found[i]))]
-        replacements = self._find_replacements([terms[i] for i in lacking], [found[i] for i in lacking])
-        attempts: list[tuple[int, SourceRequest]] = []
-        for i, replaced in zip(lacking, replacements, strict=True):
-            decodings = self._constrain(terms[i], requests[i].decoding, found[i][0], replaced)
-            attempts += [(i, replace(requests[i], decoding=decoding)) for decoding in decodings]
-        again = self._translator.search_sentences(
-            [request for _, request in attempts], _widen(self._settings), self._details
+    def __call__(self, requests: Sequence[SourceRequest]) -> NBestLists:
+        """Return the hypotheses of every sentence; `request.decoding.terms` is still None."""
+        glossaries = find_terms(requests, self._translator.languages[0], self._vocabularies.target)
+        requests = self._annotate(requests, glossaries)
+        found = self._first_translations(requests, glossaries)
+        retries = self._retry_requests(requests, glossaries, found)
+        retried = self._translator.search_sentences(
+            [request for _, request in retries], _widen(self._settings), self._details
         )
-        for (i, _), hypotheses in zip(attempts, again, strict=True):
-            reported = [terms[i].report(hypothesis) for hypothesis in hypotheses]
+        for (i, _), hypotheses in zip(retries, retried, strict=True):
+            reported = [glossaries[i].report(hypothesis) for hypothesis in hypotheses]
             if _is_better(reported, found[i]):
                 found[i] = reported
         return found
 
     def _annotate(
-        self, requests: Sequence[SourceRequest], terms: Mapping[int, SentenceGlossary]
+        self, requests: Sequence[SourceRequest], glossaries: Mapping[int, SentenceGlossary]
     ) -> list[SourceRequest]:
         """Annotate the terms in the sources if the model was trained with annotation and the result is not too long.
 
@@ -140,14 +133,35 @@ class TermSearch:
         source, longest = self._vocabularies.source, self._translator.max_source_tokens
         annotated = list(requests)
         if is_annotated(source) and not self._details.alignments:
-            for i, sentence in terms.items():
-                tokens = encode_with_terms(source, sentence.text, sentence.matches_as_tokens)
+            for i, glossary in glossaries.items():
+                tokens = encode_with_terms(source, glossary.text, glossary.matches_as_tokens)
                 if longest is None or len(tokens) <= longest:
                     annotated[i] = replace(requests[i], decoding=replace(requests[i].decoding, source=tokens))
         return annotated
 
+    def _first_translations(
+        self, requests: Sequence[SourceRequest], glossaries: Mapping[int, SentenceGlossary]
+    ) -> NBestLists:
+        """Translate all sentences without required terms, and report the terms that the hypotheses have and lack."""
+        found = self._translator.search_sentences(requests, self._settings, self._details)
+        for i, glossary in glossaries.items():
+            found[i] = [glossary.report(hypothesis) for hypothesis in found[i]]
+        return found
+
+    def _retry_requests(
+        self, requests: Sequence[SourceRequest], glossaries: Mapping[int, SentenceGlossary], found: NBestLists
+    ) -> list[tuple[int, SourceRequest]]:
+        """Return the requests for the sentences in which a hypothesis lacks a term, with the sentence's index."""
+        lacking = [i for i in sorted(glossaries) if not all(map(_is_complete, found[i]))]
+        replacements = self._find_replacements([glossaries[i] for i in lacking], [found[i] for i in lacking])
+        retries: list[tuple[int, SourceRequest]] = []
+        for i, replaced in zip(lacking, replacements, strict=True):
+            decodings = self._constrain(glossaries[i], requests[i].decoding, found[i][0], replaced)
+            retries += [(i, replace(requests[i], decoding=decoding)) for decoding in decodings]
+        return retries
+
     def _constrain(
-        self, sentence: SentenceGlossary, request: DecodingRequest, best: Hypothesis, replaced: Sequence[Replacement]
+        self, glossary: SentenceGlossary, request: DecodingRequest, best: Hypothesis, replaced: Sequence[Replacement]
     ) -> Iterator[DecodingRequest]:
         """Yield the requests that translate a sentence again because one of its hypotheses lacks a term.
 
@@ -155,7 +169,7 @@ class TermSearch:
         also has a prefix: the best hypothesis up to the last of them, with the terms in their places. It is omitted if
         this prefix does not begin with that of the original request.
         """
-        targets = self._limit_occurrences(sentence, best, replaced)
+        targets = self._limit_occurrences(glossary, best, replaced)
         yield replace(request, terms=SentenceTerms(targets))
         if replaced:
             text = best.text[: max(one.end for one in replaced)]
@@ -166,14 +180,14 @@ class TermSearch:
                 yield replace(request, terms=SentenceTerms(targets), prefix=prefix)
 
     def _limit_occurrences(
-        self, sentence: SentenceGlossary, best: Hypothesis, replaced: Sequence[Replacement]
+        self, glossary: SentenceGlossary, best: Hypothesis, replaced: Sequence[Replacement]
     ) -> list[tuple[TargetAutomaton, int, float]]:
         """Return the minimum and maximum number of occurrences of each required term and of each replaced word.
 
         A replaced word may occur as often as it is not replaced, and as often as the missing terms contain it.
         """
         convert = self._vocabularies.target.to_token_script
-        minimum = count_needed(sentence.matches_as_tokens)
+        minimum = count_needed(glossary.matches_as_tokens)
         missing = [convert(use.target) for use in best.terms if not use.kept]
         text, maximum = convert(best.text), {}
         for word, num_replaced in Counter(convert(one.word) for one in replaced).items():
@@ -190,22 +204,22 @@ class TermSearch:
             self._automata[target] = TargetAutomaton(target, self._vocabularies.target)
         return self._automata[target]
 
-    def _find_replacements(self, terms: Sequence[SentenceGlossary], found: Lists) -> list[list[Replacement]]:
+    def _find_replacements(self, glossaries: Sequence[SentenceGlossary], found: NBestLists) -> list[list[Replacement]]:
         """Return the words of the best hypothesis of each sentence that stand for terms that it lacks.
 
         They are the words whose probability falls most if the term is deleted from the source.
         """
         rows: list[tuple[int, str, list[int]]] = []  # sentence, missing term, and source without it; first with it
-        for i, (sentence, hypotheses) in enumerate(zip(terms, found, strict=True)):
-            missing = [match for match, use in zip(sentence.matches, hypotheses[0].terms, strict=True) if not use.kept]
+        for i, (glossary, hypotheses) in enumerate(zip(glossaries, found, strict=True)):
+            missing = [match for match, use in zip(glossary.matches, hypotheses[0].terms, strict=True) if not use.kept]
             if missing and hypotheses[0].tokens:
-                text = sentence.text
+                text = glossary.text
                 without = [text[: match.start] + text[match.end :] for match in missing]
                 sources = self._vocabularies.source.encode_batch([text, *without])
                 targets = ["", *(match.term.target for match in missing)]
                 rows += [(i, target, source) for target, source in zip(targets, sources, strict=True)]
         scored = self._translator.score_tokens([source for *_, source in rows], [found[i][0].tokens for i, *_ in rows])
-        replacements: list[list[Replacement]] = [[] for _ in terms]
+        replacements: list[list[Replacement]] = [[] for _ in glossaries]
         whole: list[float] = []
         for (i, target, _), hypothesis in zip(rows, scored, strict=True):
             values = hypothesis.token_log_probs
@@ -274,7 +288,12 @@ def _is_complete(hypothesis: Hypothesis) -> bool:
 
 
 def _is_better(new: Sequence[Hypothesis], old: Sequence[Hypothesis]) -> bool:
-    """Return whether new hypotheses keep more terms, or as many at a similar score."""
+    """Return whether a new result replaces the best one so far.
+
+    It does if its hypotheses keep more terms, or if they keep as many and the score of the first one is higher, or
+    lower by less than `SCORE_MARGIN`. The results of both retries are compared in turn, that with a prefix last. So the
+    first retry may replace the original translation, and the second one either of them, at a slightly lower score.
+    """
     if not new or _count_kept(new) < _count_kept(old):
         return False
     return _count_kept(new) > _count_kept(old) or new[0].score > old[0].score - SCORE_MARGIN
