@@ -1,7 +1,7 @@
 """Image folders: images in class folders, optionally below split folders. Invalid folders raise a UserError."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -79,8 +79,21 @@ def read_folder(folder: Path) -> Listing:
     return Listing(FileSource(folder, [tree.images[row] for row in rows]), labels, splits, ignored)
 
 
-def label_by_folder(tree: FileTree, where: str) -> tuple[list[int], list[str], list[str | None]]:
+def label_by_folder(tree: FileTree, name_in_errors: str) -> tuple[list[int], list[str], list[str | None]]:
     """Derive classes and splits from folder names.
+
+    The images are at one of these paths; if there are split folders, images outside of them are ignored::
+
+        CLASS/x.jpg
+        train/CLASS/x.jpg           (also valid and test)
+        photos/CLASS/x.jpg          (an outer folder that contains everything; there may be several, one in the other)
+        photos/train/CLASS/x.jpg
+
+    Images in folders of a class folder belong to that class: `CLASS/a/b/x.jpg`.
+
+    Args:
+        tree: The images and folders.
+        name_in_errors: The folder or archive, as error messages name it.
 
     Returns:
         Indices in `tree.images` of the images in class folders, their classes and their splits.
@@ -91,24 +104,46 @@ def label_by_folder(tree: FileTree, where: str) -> tuple[list[int], list[str], l
     labels: list[str] = []
     splits: list[str | None] = []
     for row, parts in enumerate(_parts_below(tree.images, outer)):
-        split = parse_split(parts[0]) if has_splits and parts else None
-        class_parts = parts[1:] if has_splits else parts
-        if len(class_parts) > 1 and (split or not has_splits):
+        split, class_parts = _split_and_class(parts, has_splits)
+        if len(class_parts) > 1:
             rows.append(row)
             labels.append(class_parts[0])
             splits.append(split)
     if not rows:
         raise UserError(
-            f"{where}: no images in class folders (CLASS/*.jpg, or train/CLASS/*.jpg and test/CLASS/*.jpg); "
+            f"{name_in_errors}: no images in class folders (CLASS/*.jpg, or train/CLASS/*.jpg and test/CLASS/*.jpg); "
             f"found {len(tree.images)} images and {tree.others} other files"
         )
-    found = set(zip(splits, labels, strict=True))
-    for name, parts in zip(tree.folders, _parts_below(tree.folders, outer), strict=True):
-        split = parse_split(parts[0]) if has_splits and parts else None
-        is_training_class = len(parts) == (2 if has_splits else 1) and (split == "train" or not has_splits)
-        if is_training_class and (split, parts[-1]) not in found:
-            raise UserError(f"{where}/{name}: this class folder contains no images; add some or remove the folder")
+    _check_no_empty_class(tree.folders, outer, has_splits, set(zip(splits, labels, strict=True)), name_in_errors)
     return rows, labels, splits
+
+
+def _split_and_class(parts: list[str], has_splits: bool) -> tuple[str | None, list[str]]:
+    """Return the split of a path below the outer folders, and the rest of the path, which begins with the class.
+
+    If there are splits and the path is not in one of them, return None and [].
+    """
+    if not has_splits:
+        return None, parts
+    split = parse_split(parts[0]) if parts else None
+    return (split, parts[1:]) if split else (None, [])
+
+
+def _check_no_empty_class(
+    folders: Sequence[str],
+    outer: tuple[str, ...],
+    has_splits: bool,
+    found: Collection[tuple[str | None, str]],
+    name_in_errors: str,
+) -> None:
+    """Raise a UserError if a class folder of the training data is not in `found`, the splits and classes of images."""
+    for name, parts in zip(folders, _parts_below(folders, outer), strict=True):
+        split, class_parts = _split_and_class(parts, has_splits)
+        is_training_class = len(class_parts) == 1 and split in ("train", None)
+        if is_training_class and (split, class_parts[0]) not in found:
+            raise UserError(
+                f"{name_in_errors}/{name}: this class folder contains no images; add some or remove the folder"
+            )
 
 
 def _outer_folders(folders: Iterable[str]) -> tuple[str, ...]:
