@@ -18,7 +18,7 @@ def parse_tags(
     text: str,
     unescape: Callable[[str], str] = lambda text: text,
     quote: Callable[[str], str] = lambda text: text,
-    codes: re.Pattern[str] | None = None,
+    code_pattern: re.Pattern[str] | None = None,
 ) -> MarkedText:
     """Return a text without its tags.
 
@@ -26,15 +26,15 @@ def parse_tags(
         text: The text.
         unescape: Converts the text between tags.
         quote: Converts a tag to the notation of the file.
-        codes: Further markup without content.
+        code_pattern: Further markup without content.
     """
     builder, position, start = MarkedTextBuilder(), 0, 0
     quoted = find_placeholders(text)  # such as `<b>`, which is code
     while (match := TAG.search(text, start)) is not None:
-        if any(a < match.start() < b for a, b in quoted):
+        if any(first < match.start() < stop for first, stop in quoted):
             start = match.start() + 1
             continue
-        _append(builder, text[position : match.start()], unescape, codes)
+        _append_text_with_codes(builder, text[position : match.start()], unescape, code_pattern)
         position, name = match.end(), match["name"]
         if name and name.lower() in KEPT and not match["close"] and not match["rest"].endswith("/"):
             end = text.find(f"</{name}>", position)
@@ -47,15 +47,19 @@ def parse_tags(
         else:
             builder.open(name.lower(), code)
         start = position
-    _append(builder, text[position:], unescape, codes)
+    _append_text_with_codes(builder, text[position:], unescape, code_pattern)
     return builder.finish()
 
 
-def _append(
-    builder: MarkedTextBuilder, text: str, unescape: Callable[[str], str], codes: re.Pattern[str] | None
+def _append_text_with_codes(
+    builder: MarkedTextBuilder, text: str, unescape: Callable[[str], str], code_pattern: re.Pattern[str] | None
 ) -> None:
+    """Append text; each match of `code_pattern` becomes a tag without content that keeps its order."""
+    if code_pattern is None:
+        builder.text(unescape(text))
+        return
     position = 0
-    for match in codes.finditer(text) if codes else ():
+    for match in code_pattern.finditer(text):
         builder.text(unescape(text[position : match.start()]))
         builder.single((match[0],), ordered=True)
         position = match.end()

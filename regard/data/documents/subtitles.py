@@ -96,7 +96,7 @@ def _segment(text: str, lines: Sequence[Line], where: str, format: str) -> Segme
     raw = text[start:stop]
     start += len(raw) - len(raw.lstrip())
     joined = re.sub(r"\s*[\r\n]+\s*", " ", raw.strip())
-    content = parse_tags(joined, html.unescape if format == "vtt" else lambda text: text, codes=STYLE)
+    content = parse_tags(joined, html.unescape if format == "vtt" else lambda text: text, code_pattern=STYLE)
     if not content.has_words:
         return None
     newline = re.search(r"\r\n|\r|\n", raw)
