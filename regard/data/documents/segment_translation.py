@@ -71,35 +71,24 @@ def translate_segment(content: MarkedText, fits: Callable[[str], bool]) -> Segme
     A sentence is translated with its placeholders. If the translation does not contain all of them, the sentence is
     translated once more without them, and they are placed by the alignment.
     """
-    ranges = find_placeholders(content.text, content.protected)
     if content.is_too_marked:
         return TranslatedSegment(content.source_parts, reason=TOO_MARKED)
-    split = _merge(split_sentences(content.text, fits), ranges)
-    results: list[AlignedTranslation | None] = []
-    inside: list[list[Range]] = []
-    for sentence, start in zip(split.sentences, split.starts, strict=True):
-        stop = start + len(sentence.text)
-        inside.append([(max(a, start) - start, min(b, stop) - start) for a, b in ranges if a < stop and start < b])
-        translatable = has_words(sentence.text, inside[-1])
-        results.append(None if translatable else AlignedTranslation(sentence.text, _whole(sentence.text)))
-    pending = [i for i, result in enumerate(results) if result is None]
-    aligned = bool(content.elements)
+    ranges = find_placeholders(content.text, content.protected)
+    split = _join_across_placeholders(split_sentences(content.text, fits), ranges)
+    sentences = split.sentences
+    placeholders_in = [
+        _placeholders_in(sentence.text, start, ranges) for sentence, start in zip(sentences, split.starts, strict=True)
+    ]
+    pending = [i for i, sentence in enumerate(sentences) if has_words(sentence.text, placeholders_in[i])]
+    results = [AlignedTranslation(sentence.text, _identity_alignment(sentence.text)) for sentence in sentences]
+    needs_alignment = bool(content.elements)
     if pending:
-        requests = [SentenceRequest(split.sentences[i].text, aligned, split.sentences[i].divided) for i in pending]
-        for i, translation in zip(pending, (yield requests), strict=True):
+        requests = [SentenceRequest(sentences[i].text, needs_alignment, sentences[i].divided) for i in pending]
+        translations = yield requests
+        for i, translation in zip(pending, translations, strict=True):
             results[i] = translation
-    placed, kept = yield from _repair(split, inside, pending, results)
-    done = [result for result in results if result is not None]
-    texts = [result.text for result in done]
-    if texts == [sentence.text for sentence in split.sentences]:
-        return TranslatedSegment(content.source_parts, len(pending), placed, kept)
-    target, starts = split.join_with_starts(texts)
-    spans = list[AlignedSpan]()
-    for sentence, result, start, target_start in zip(split.sentences, done, split.starts, starts, strict=True):
-        whole = AlignedSpan((0, len(sentence.text)), (0, len(result.text)), is_sentence=True)
-        aligned_spans = result.spans or align_by_length(sentence.text, result.text)
-        spans += [span.shift(start, target_start) for span in (whole, *aligned_spans)]
-    return TranslatedSegment(content.place(target, spans), len(pending), placed, kept)
+    placed, kept = yield from _repair(split, placeholders_in, pending, results)
+    return TranslatedSegment(_compose(content, split, results), len(pending), placed, kept)
 
 
 class SegmentGroup:
@@ -133,36 +122,66 @@ class SegmentGroup:
         return [self._results[i] for i in range(len(self._generators))]
 
 
+def _placeholders_in(sentence: str, start: int, ranges: Sequence[Range]) -> list[Range]:
+    """Return the parts of the ranges that are in a sentence that begins at `start`, as positions in the sentence."""
+    stop = start + len(sentence)
+    return [
+        (max(range_start, start) - start, min(range_stop, stop) - start)
+        for range_start, range_stop in ranges
+        if range_start < stop and start < range_stop
+    ]
+
+
+def _compose(content: MarkedText, split: SplitText, results: Sequence[AlignedTranslation]) -> list[Part]:
+    """Join the results of the sentences, and place the codes of the segment in them."""
+    texts = [result.text for result in results]
+    if texts == [sentence.text for sentence in split.sentences]:
+        return content.source_parts
+    target, target_starts = split.join_with_starts(texts)
+    spans = list[AlignedSpan]()
+    for sentence, result, start, target_start in zip(
+        split.sentences, results, split.starts, target_starts, strict=True
+    ):
+        whole = AlignedSpan((0, len(sentence.text)), (0, len(result.text)), is_sentence=True)
+        aligned_spans = result.spans or align_by_length(sentence.text, result.text)
+        spans += [span.shift(start, target_start) for span in (whole, *aligned_spans)]
+    return content.place(target, spans)
+
+
 def _repair(
-    split: SplitText, inside: Sequence[list[Range]], pending: Sequence[int], results: list[AlignedTranslation | None]
+    split: SplitText,
+    placeholders_in: Sequence[list[Range]],
+    pending: Sequence[int],
+    results: list[AlignedTranslation],
 ) -> Generator[Requests, list[AlignedTranslation], tuple[list[str], list[str]]]:
-    """Translate sentences again whose placeholders are not in the result.
+    """Translate sentences again whose placeholders are not in the result, and replace their `results` in place.
 
     Return these placeholders, and the sentences that remain as they are.
     """
     wrong: list[int] = []
     placed, kept = list[str](), list[str]()
     for i in pending:
-        result, text = results[i], split.sentences[i].text
-        placeholders = [text[start:stop] for start, stop in inside[i]]
-        if result is not None and not keeps(result.text, placeholders):
+        text = split.sentences[i].text
+        placeholders = [text[start:stop] for start, stop in placeholders_in[i]]
+        if not keeps(results[i].text, placeholders):
             wrong.append(i)
     if wrong:
-        reduced = [Reduced(split.sentences[i].text, inside[i]) for i in wrong]
+        reduced = [Reduced(split.sentences[i].text, placeholders_in[i]) for i in wrong]
         requests = [
             SentenceRequest(one.text, True, split.sentences[i].divided) for i, one in zip(wrong, reduced, strict=True)
         ]
-        for i, one, translation in zip(wrong, reduced, (yield requests), strict=True):
+        translations = yield requests
+        for i, one, translation in zip(wrong, reduced, translations, strict=True):
             text, spans = one.restore(
                 translation.text, translation.spans or align_by_length(one.text, translation.text)
             )
             sentence = split.sentences[i].text
-            placeholders = [sentence[start:stop] for start, stop in inside[i]]
+            placeholders = [sentence[start:stop] for start, stop in placeholders_in[i]]
             if keeps(text, placeholders):
                 placed += placeholders
             else:  # the model wrote something that looks like a placeholder
                 kept.append(sentence)
-                text, spans = sentence, _whole(sentence)
+                text, spans = sentence, _identity_alignment(sentence)
             results[i] = AlignedTranslation(text, spans)
     return placed, kept
 
@@ -192,18 +211,18 @@ def align_by_length(source: str, target: str) -> list[AlignedSpan]:
     return spans
 
 
-def _whole(text: str) -> list[AlignedSpan]:
+def _identity_alignment(text: str) -> list[AlignedSpan]:
     """Return an alignment of every word of a text with itself."""
     edges = [0, *(i for i in range(1, len(text)) if text[i].isspace() != text[i - 1].isspace()), len(text)]
     return [AlignedSpan(edge, edge) for edge in pairwise(edges) if not text[edge[0] : edge[1]].isspace()]
 
 
-def _merge(split: SplitText, protected: Sequence[Range]) -> SplitText:
-    """Join sentences where a protected range extends over their boundary."""
+def _join_across_placeholders(split: SplitText, ranges: Sequence[Range]) -> SplitText:
+    """Join sentences where a placeholder extends over their boundary."""
     merged: list[Sentence] = []
     starts = split.starts
     for sentence, start in zip(split.sentences, starts, strict=True):
-        if merged and any(a < start < b for a, b in protected):
+        if merged and any(range_start < start < range_stop for range_start, range_stop in ranges):
             last = merged.pop()
             sentence = Sentence(last.text + last.space + sentence.text, sentence.space, sentence.divided)
         merged.append(sentence)
