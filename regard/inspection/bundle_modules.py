@@ -9,7 +9,11 @@ from collections.abc import Mapping
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.M)
 _EXPORT = re.compile(r"^export (?=(?:(?:async )?function\*?|class|const) (\w+))", re.M)
+# Line comments and `/** */` comments that fill lines; `compact` removes the line comments that follow code.
 _COMMENTS = re.compile(r"^[ \t]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
+# Alternatives are tried in this order: `regex` and `comment` include the spaces before them, so they precede `space`.
+# A `/` starts a regular expression only after the listed characters, `=>` and `return`; otherwise it divides. Only the
+# first backquote of a template is matched; `_end_of_template` finds its end.
 _TOKEN = re.compile(
     r"""(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"|(?P<regex>(?:(?<=[(,=:\[!&|?{};\n])|(?<==>)|(?<=return))[ ]*"
@@ -62,10 +66,10 @@ def _convert(name: str, text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """Return JavaScript without comments, and without the spaces that its meaning does not depend on.
+    """Return JavaScript without line comments, and without the spaces that its meaning does not depend on.
 
     Line breaks are kept, because statements may end there. The text of strings, templates and regular expressions is
-    unchanged.
+    unchanged. Block comments are not removed here, but by `_convert`, and only where they fill lines.
     """
     parts: list[str] = []
     position = 0
@@ -77,11 +81,19 @@ def compact(text: str) -> str:
             parts.append(text[match.start() : position])
         elif match["space"]:
             before, after = text[match.start() - 1 : match.start()], text[position : position + 1]
-            is_needed = (_WORD.match(before) and _WORD.match(after)) or (before in "+-" and after in "+-")
-            parts.append("\n" if "\n" in match[0] else " " if is_needed else "")
+            parts.append(_space(before, after, has_break="\n" in match[0]))
         elif not match["comment"]:
             parts.append(match[0])
     return "".join([*parts, text[position:]])
+
+
+def _space(before: str, after: str, has_break: bool) -> str:
+    """Return what replaces white space between two characters, which are empty at the edges of the text."""
+    if has_break:
+        return "\n"
+    separates_words = _WORD.match(before) and _WORD.match(after)
+    separates_signs = before in ("+", "-") and after in ("+", "-")  # `a - -b` is not `a--b`
+    return " " if separates_words or separates_signs else ""
 
 
 def _end_of_template(text: str, position: int) -> int:
