@@ -235,14 +235,14 @@ def test_earlier_steps_show_outcomes_as_known_then_and_playing_pauses_at_the_tra
     page.open("beam")
     assert page.page.get_by_label("Beam width").input_value() == "5"
     steps = page.page.locator(".tree > g")
-    dropped_at_end = [step.locator(".node.dropped").count() for step in steps.all()]
+    lost_at_end = [step.locator(".node.lost").count() for step in steps.all()]  # kept at first
     scores = [to_number(score) for score in steps.nth(1).locator(".score").all_text_contents()]
     assert scores == sorted(scores, reverse=True)
     page.click("First step")
-    dropped = steps.nth(0).locator(".node.dropped")
-    assert dropped.count() < dropped_at_end[0]
+    lost = steps.nth(0).locator(".node.lost")
+    assert lost.count() < lost_at_end[0]
     page.click("Next step")
-    assert dropped.count() == dropped_at_end[0]
+    assert lost.count() == lost_at_end[0]
     page.click("Play")
     page.wait_until(lambda: "The translation is complete at step 4" in page.text(".readout"))
     assert page.page.locator(".tree .later").count() == steps.count() - 4 == 1

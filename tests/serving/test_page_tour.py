@@ -1,5 +1,6 @@
 """The guided tour of the page, and the explanations of its sections."""
 
+import math
 from typing import Any
 
 import pytest
@@ -94,6 +95,12 @@ def test_stop_starts_with_its_settings_and_can_be_shown_again(page: Page) -> Non
     page.click("Next", exact=True)
     page.wait_until(lambda: page.text(".steps [aria-pressed=true]").startswith("3 "))
     assert page.page.get_by_label("÷ √4").is_checked()
+    rows = page.page.locator("table.arithmetic tbody tr").all_text_contents()
+    assert rows[0].startswith("q (predicts ")
+    cells = page.page.locator("tbody td[data-step='1']").all_text_contents()
+    products = [float(cell.replace("−", "-")) for cell in cells]
+    unscaled = 1 / sum(math.exp(product - max(products)) for product in products)
+    assert float(page.text(".formula").split("without the factor ")[1]) == pytest.approx(unscaled, abs=2e-3)
     page.click("Back")
     page.wait_until(lambda: page.text("#tour h2").startswith("2 / "))
     page.open("overview")

@@ -17,13 +17,13 @@ export function describePoint(map, rows, columns, point, strings) {
     return `${rows[row]} → ${columns[column]}: ${formatNumber(map.values[row * map.columns + column])}`;
   }
   if (row !== undefined) {
-    const keys = strongest(map, row, SHOWN).map(([key, weight]) => `${columns[key]} ${formatNumber(weight)}`);
-    return `${rows[row]} ${strings.attendsTo} ${keys.join(", ")}`;
+    const keys = strongest(map, row, SHOWN).map(([key, weight]) => `${strings.quote(columns[key])} ${formatNumber(weight)}`);
+    return `${strings.quote(rows[row])} ${strings.attendsTo} ${keys.join(", ")}`;
   }
   const received = rows.map((label, query) => [label, map.values[query * map.columns + column]]);
   const sorted = received.filter(([, weight]) => !Number.isNaN(weight)).sort((a, b) => b[1] - a[1]);
-  const queries = sorted.slice(0, SHOWN).map(([label, weight]) => `${label} ${formatNumber(weight)}`);
-  return `${columns[column]} ${strings.attendedToBy} ${queries.join(", ")}`;
+  const queries = sorted.slice(0, SHOWN).map(([label, weight]) => `${strings.quote(label)} ${formatNumber(weight)}`);
+  return `${strings.quote(columns[column])} ${strings.attendedToBy} ${queries.join(", ")}`;
 }
 
 /** Draws the colour scale of a map with its lowest and highest value. */

@@ -22,7 +22,8 @@ const EXPLANATION_STRINGS = {
       + "token that was read before. Early layers were not trained to be read.",
     lensCell: (token, probability, chosen, rank) => `${token} ${probability} · this token: ${chosen}, rank ${rank}`,
     encoderLensTitle: "Encoder states, read as tokens",
-    encoderLensHint: "Source and target share one vocabulary, so the output layer can read the encoder as well.",
+    encoderLensHint: "Source and target share one vocabulary, so the output layer can read the encoder as well. "
+      + "It finds the word itself; the context changes the rest of the vector.",
     layerNumber: (layer) => (layer === 0 ? "embedding" : `after layer ${layer - 1}`),
     headColumn: "Head",
     headEffect: "Fall of the score",
@@ -56,7 +57,7 @@ const EXPLANATION_STRINGS = {
     lensHint: "假如模型算到这一层就停，会预测哪个词元。最下面一行是上一个词元的嵌入。靠前的层在训练时并不要求能这样读。",
     lensCell: (token, probability, chosen, rank) => `${token} ${probability} · 本词元：${chosen}，第 ${rank} 名`,
     encoderLensTitle: "把编码器的状态读成词元",
-    encoderLensHint: "原文和译文共用一个词表，所以输出层也能读编码器的状态。",
+    encoderLensHint: "原文和译文共用一个词表，所以输出层也能读编码器的状态。读出的是词本身，上下文改变的是向量的其余部分。",
     layerNumber: (layer) => (layer === 0 ? "嵌入" : `第 ${layer - 1} 层之后`),
     headColumn: "头",
     headEffect: "得分下降",

@@ -60,18 +60,19 @@ export async function showArithmetic(card, page, source, signal) {
       createField(strings.attention, createSelect(names, name, (value) => change({ name: value }))),
       createField(strings.headField, createSelect(heads, head, (value) => change({ head: Number(value) }))),
       createField(strings.query, createSelect(queryOptions, query, (value) => change({ query: Number(value) }))));
-    card.replaceChildren(create("h2", { text: strings.arithmeticTitle }), bar, ...createSteps(packet, page));
+    const isPredicting = QUERY_AXES[view.group] === "decoder_output";
+    card.replaceChildren(create("h2", { text: strings.arithmeticTitle }), bar, ...createSteps(packet, page, isPredicting));
   };
   await draw();
 }
 
 /** Create buttons for the steps, the formula of the current step, and the results up to it. */
-function createSteps(packet, page) {
+function createSteps(packet, page, isPredicting) {
   const { strings } = page;
   const formula = create("p", { class: "formula", "aria-live": "polite" });
   const buttons = create("div", { class: "steps", role: "group", "aria-label": strings.steps });
   const prose = create("p", { class: "prose" });
-  const table = createTable(packet, strings);
+  const table = createTable(packet, strings, isPredicting);
   const outputs = createOutputs(packet, strings);
   const scroll = createScroller("scroll", strings.arithmeticTitle, table);
   const available = STEPS.map((name, step) => step).filter((step) => packet.arrays.x || !BLOCK_STEPS.includes(STEPS[step]));
@@ -110,7 +111,7 @@ function scrollToStep(scroll, outputs) {
 }
 
 /** Create a table with a row for each key: its vector, product with the query, score, weight and value. */
-function createTable({ content, arrays }, strings) {
+function createTable({ content, arrays }, strings, isPredicting) {
   const { q, k, v, products, scores, weights } = arrays;
   const maximum = largest(q.values, k.values);
   const maximumValue = largest(v.values);
@@ -120,7 +121,8 @@ function createTable({ content, arrays }, strings) {
     [strings.mask, 3, "number"], ["softmax", 4], ["v", 5],
   ];
   const header = columns.map(([text, step, className]) => create("th", { text, "data-step": step, class: className }));
-  const query = create("tr", { class: "query" }, create("th", { text: "q" }), create("td", {}, drawVector(q.values, maximum)));
+  const label = isPredicting ? strings.predicts(content.rows[state.query]) : "q";
+  const query = create("tr", { class: "query" }, create("th", { text: label }), create("td", {}, drawVector(q.values, maximum)));
   const keys = content.columns.map((label, i) => {
     const isMasked = scores.values[i] === -Infinity;
     const weight = weights.values[i];
@@ -182,7 +184,10 @@ function formulaOfStep(step, { content, arrays }, strings) {
     case "scale": {
       const width = q.values.length;
       const scaled = formatNumber(product * content.scale);
-      return `${formatNumber(product)} × ${formatNumber(content.scale)} = ${scaled}   (1/√${width} = ${formatNumber(width ** -0.5)})`;
+      const formula = `${formatNumber(product)} × ${formatNumber(content.scale)} = ${scaled}   (1/√${width} = ${formatNumber(width ** -0.5)})`;
+      if (!content.softmax) return formula;
+      const pair = [weights.values[best], unscaledWeight(best, content, arrays)].map((weight) => formatNumber(weight));
+      return `${formula}\n${strings.unscaled(content.columns[best], ...pair)}`;
     }
     case "mask": {
       const masked = scores.values.filter((score) => score === -Infinity).length;
@@ -209,6 +214,12 @@ function formulaOfStep(step, { content, arrays }, strings) {
     default:
       return strings.feedForward(arrays.update.values.length, arrays.hidden.values, content.activation);
   }
+}
+
+/** Return the weight that a key would have without the scale. */
+function unscaledWeight(key, { scale }, { products, scores }) {
+  const unscaled = Array.from(scores.values, (score, i) => score + products.values[i] * (1 - scale));
+  return 1 / unscaled.reduce((sum, other) => sum + Math.exp(other - unscaled[key]), 0);
 }
 
 /** Return how feature 0 of q, k or v is computed; q of the query, k and v of the key with the largest weight. */

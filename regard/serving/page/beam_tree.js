@@ -43,7 +43,8 @@ export function drawTree(container, nodes, label, onPoint) {
   const show = (step, follow = true) => {
     shownStep = step;
     for (const [i, parts] of drawn) {
-      const outcome = outcomeAt(nodes[i], step, lastStep).split(":")[0];
+      const known = outcomeAt(nodes[i], step, lastStep);
+      const outcome = known === DROPPED_LATER ? "lost" : known.split(":")[0];
       const won = step === lastStep && path.has(i) ? " won" : "";
       for (const part of parts) part.setAttribute("class", `${part.dataset.part} ${outcome}${won}`);
     }
