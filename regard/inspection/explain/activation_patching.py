@@ -108,20 +108,14 @@ def patch_activations(
     check_not_blank(other)
     chosen = choose_word(translator, sentence, word, target)
     other_word = _replace_source(translator, chosen, other)
-    if contrast is None:
-        pieces, label = _most_probable(translator, model, other_word)
-    else:
-        pieces, label = choose_alternative(translator, chosen, contrast)
+    pieces, label = _choose_contrast(translator, model, chosen, other_word, contrast)
     clean, corrupted = (WordScore(model, one, pieces) for one in (chosen, other_word))
     with evaluation_mode(model):
         clean_inputs, corrupted_inputs = clean.embed(), corrupted.embed()
         with record_states(model) as states:
             clean_score = float(clean(clean_inputs[None]))
         corrupted_score = float(corrupted(corrupted_inputs[None]))
-        if abs(clean_score - corrupted_score) < SMALLEST_DIFFERENCE:
-            raise UserError(
-                f"both sentences prefer {chosen.label} to {label} alike; choose a word whose translation differs"
-            )
+        _check_difference(clean_score - corrupted_score, chosen.label, label)
         # A score needs two forward passes, of the word and of its contrast. Both are patched with the states of the
         # first: the encoder reads the same source, and on the prefix causality makes the decoder states equal.
         encoder_states = states.encoder[1 : len(model.encoder) + 1]
@@ -149,6 +143,11 @@ def patch_activations(
     )
 
 
+def _check_difference(difference: float, word: str, contrast: str) -> None:
+    if abs(difference) < SMALLEST_DIFFERENCE:
+        raise UserError(f"both sentences prefer {word} to {contrast} alike; choose a word whose translation differs")
+
+
 def _replace_source(translator: Any, word: TargetWord, other: str) -> TargetWord:
     """Return the word after the same prefix, given another sentence."""
     source = tuple(translator.model.config.source_tokens(translator.vocabularies.source.encode(other)))
@@ -162,6 +161,15 @@ def _replace_source(translator: Any, word: TargetWord, other: str) -> TargetWord
     if source == word.source:
         raise UserError("both sentences are the same; give one that differs in a word")
     return TargetWord(other, source, word.prefix, word.pieces, word.label, word.start, word.target)
+
+
+def _choose_contrast(
+    translator: Any, model: Transformer, word: TargetWord, other_word: TargetWord, contrast: str | None
+) -> tuple[tuple[int, ...], str]:
+    """Return the tokens and the label of the given contrast, or of the word that the other sentence prefers."""
+    if contrast is None:
+        return _most_probable(translator, model, other_word)
+    return choose_alternative(translator, word, contrast)
 
 
 def _most_probable(translator: Any, model: Transformer, word: TargetWord) -> tuple[tuple[int, ...], str]:
