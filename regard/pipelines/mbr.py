@@ -62,14 +62,14 @@ def minimise_risk(
 
 
 def build_utility(metric: Metric, language: str) -> Utility:
-    """Return the utility for texts in a language, which determines the tokeniser of BLEU."""
+    """Return the utility for texts in a language, which determines the tokenizer of BLEU."""
     if metric == "chrf":
         return chrf_matrix
     name = tokenisation_for(language)
     try:
         tokenise = BLEU(tokenize=name, force=True).tokenizer
     except (RuntimeError, ImportError):
-        raise UserError(f"mbr=bleu needs sacreBLEU's tokeniser {name}, which is not installed; use mbr=chrf") from None
+        raise UserError(f"mbr=bleu needs sacreBLEU's tokenizer {name}, which is not installed; use mbr=chrf") from None
 
     def split(texts: Sequence[str]) -> list[list[str]]:
         return [tokenise(text.rstrip()).split() for text in texts]

@@ -217,7 +217,7 @@ class SentenceTranslator:
         settings = settings or self.generator.settings_class()
         resolved = self.generator.resolve_settings(settings, constraints, trees, snapshots)
         if isinstance(resolved, SearchSettings) and resolved.mbr is not None:
-            build_utility(resolved.mbr, self.languages[1])  # reports a missing tokeniser
+            build_utility(resolved.mbr, self.languages[1])  # reports a missing tokenizer
         if isinstance(resolved, NATSettings) and resolved.rerank is not None:
             self.reranker(resolved.rerank)  # reports a missing model before anything is translated
         return resolved

@@ -101,13 +101,13 @@ def test_ter_of_chinese_counts_characters() -> None:
     assert found.conditions.data.reference_length == 15
 
 
-def test_tokeniser_is_chosen_by_language() -> None:
+def test_tokenizer_is_chosen_by_language() -> None:
     assert [tokenisation_for(code) for code in ("de", "zh-CN", "zh_TW", "ja", "target")] == [
         *("13a", "zh", "zh", "ja-mecab", "13a")
     ]
 
 
-def test_unknown_tokeniser_is_rejected_with_a_list() -> None:
+def test_unknown_tokenizer_is_rejected_with_a_list() -> None:
     for check in (check_tokenisation, lambda name: bleu(GOOD, REFERENCES, name)):
         with pytest.raises(UserError, match=r"'moses'; choose one of 13a, char,.*intl,.*none,.*zh"):
             check("moses")
@@ -121,7 +121,7 @@ def test_unknown_tokeniser_is_rejected_with_a_list() -> None:
         ("flores200", None, "sentencepiece"),
     ],
 )
-def test_missing_package_of_a_tokeniser_is_named(
+def test_missing_package_of_a_tokenizer_is_named(
     tokenisation: str, module: str | None, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if module is None:

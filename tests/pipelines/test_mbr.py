@@ -122,11 +122,11 @@ def test_trees_need_a_beam(translator: Translator) -> None:
         translator.hypotheses(["I love apples"], SearchSettings(mbr="chrf"), trees=True)
 
 
-def test_missing_tokeniser_is_reported_before_anything_is_translated(
+def test_missing_tokenizer_is_reported_before_anything_is_translated(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regard.pipelines.mbr.tokenisation_for", lambda language: "ja-mecab")
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    with pytest.raises(UserError, match=r"mbr=bleu needs sacreBLEU's tokeniser ja-mecab, .* use mbr=chrf"):
+    with pytest.raises(UserError, match=r"mbr=bleu needs sacreBLEU's tokenizer ja-mecab, .* use mbr=chrf"):
         translator.resolve_settings(SearchSettings(mbr="bleu"))
     translator.resolve_settings(SearchSettings(mbr="chrf"))

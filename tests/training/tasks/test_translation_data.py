@@ -295,7 +295,7 @@ def test_chinese_without_a_language_is_scored_as_chinese_and_the_run_keeps_it(
     assert task.tokenisation == "zh"
 
 
-def test_missing_tokeniser_of_a_language_is_reported_and_characters_are_scored(
+def test_missing_tokenizer_of_a_language_is_reported_and_characters_are_scored(
     prepared: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
